@@ -1,0 +1,12 @@
+"""Matrix products for JAX on NVIDIA GPUs, computed by CUDA kernels of their own."""
+
+from importlib import metadata as _metadata
+
+from jax_gemm._explain import Explanation as Explanation
+from jax_gemm._explain import explain as explain
+from jax_gemm._matmul import matmul as matmul
+
+try:
+    __version__ = _metadata.version("jax_gemm")
+except _metadata.PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "0+unknown"
