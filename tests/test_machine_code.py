@@ -1,4 +1,4 @@
-"""The compiled kernels themselves: each keeps to its registers and uses the instructions it is meant to use."""
+"""The compiled kernels themselves: each keeps to its registers and uses the instructions it should."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ class Kernel(NamedTuple):
     whole_chunks: bool
 
 
-KERNEL = re.compile(
-    r"gemm_kernelILi(?P<config>\d+)ELN\w*?MajorE(?P<a>\d)ELS\w*?_(?P<b>\d)ELb(?P<whole>\d)E"
-)
+KERNEL = re.compile(r"gemm_kernelILi(?P<config>\d+)ELN\w*?MajorE(?P<a>\d)ELS\w*?_(?P<b>\d)ELb(?P<whole>\d)E")
 
 
 def tools() -> pathlib.Path | None:
@@ -74,7 +72,7 @@ def resources() -> dict[Kernel, dict[str, int]]:
 
 @functools.cache
 def instructions() -> dict[Kernel, collections.Counter[str]]:
-    """How often each instruction, with its modifiers, stands in each kernel of the newest architecture built."""
+    """How often each instruction, modifiers included, stands in each kernel of the newest architecture."""
     newest = max(kernel.architecture for kernel in resources())
     counts: dict[Kernel, collections.Counter[str]] = {}
     kernel = None

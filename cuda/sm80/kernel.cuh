@@ -82,8 +82,9 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]), 1)
 
   using CopyA = OperandCopy<TileA, kBytes, kMajorA, kThreads, kWhole>;
   using CopyB = OperandCopy<TileB, kBytes, kMajorB, kThreads, kWhole>;
-  // The copies are issued between rows of mma, all before the last slice; those of partial chunks at once.
-  constexpr int kFillParts = kWhole ? (Math_::kSlices - 1) * Math_::kRows : 1;
+  // The copies are issued between steps of the multiplication, all before the last slice; those of partial
+  // chunks at once.
+  constexpr int kFillParts = kWhole ? (Math_::kSlices - 1) * Math_::kSteps : 1;
   CopyA copy_a(args.a.data + batch_offset(args.a.batch_stride_bytes, args, tile.batch), args.a.ld_bytes,
                args.a.copy_bytes, args.m, args.k, m0, thread);
   CopyB copy_b(args.b.data + batch_offset(args.b.batch_stride_bytes, args, tile.batch), args.b.ld_bytes,
@@ -129,8 +130,8 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]), 1)
         read_slot = next_slot(read_slot);
       }
       math.load((slice + 1) % 2, read_slot, read_slot + TileA::kBytes, (slice + 1) % Math_::kSlices);
-      math.multiply(slice % 2, [&](int row) {
-        const int part = slice * Math_::kRows + row;
+      math.multiply(slice % 2, [&](int step) {
+        const int part = slice * Math_::kSteps + step;
         if (part < kFillParts) fill(k_tile + kStages - 1, write_slot, part, kFillParts);
       });
     }

@@ -77,7 +77,7 @@ class ThreadFfma {
   using TileA = OperandTile<4, kConfig.tile_m, kConfig.tile_k, kMajorA, kSwizzleA>;
   using TileB = OperandTile<4, kConfig.tile_n, kConfig.tile_k, kMajorB, kSwizzleB>;
   static constexpr int kSlices = kConfig.tile_k / 4;
-  static constexpr int kRows = 4;  // outer products in a slice
+  static constexpr int kSteps = 4;  // outer products in a slice
   static constexpr int kRun = kMajorB == Major::kK ? 2 : 4;
   // The lanes of a phase of the store stand in two rows of four chunks.
   static constexpr Swizzle output_swizzle(DType) { return {2, kMajorA == Major::kK ? 1 : 4, 4}; }
@@ -100,7 +100,7 @@ class ThreadFfma {
   template <class F>
   __device__ __forceinline__ void multiply(int buffer, F&& between) {
 #pragma unroll
-    for (int k = 0; k < kRows; ++k) {
+    for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
       for (int i = 0; i < kThreadTile; ++i) {
 #pragma unroll

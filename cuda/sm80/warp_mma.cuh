@@ -97,8 +97,8 @@ class WarpMma {
   using TileB = OperandTile<kBytes, kConfig.tile_n, kConfig.tile_k, kMajorB,
                             tile_swizzle(kQuadsB, kMajorB, kConfig.tile_n)>;
   static constexpr int kSlices = kConfig.tile_k * kBytes / (2 * kChunkBytes);
-  static constexpr int kRows = kConfig.warp_m / 16;  // of mma in a slice
-  static constexpr int kRun = kQuadsB ? 4 : 2;       // consecutive columns of the output that a thread holds
+  static constexpr int kSteps = kConfig.warp_n / 16;  // into which a slice's multiplication is divided
+  static constexpr int kRun = kQuadsB ? 4 : 2;        // consecutive columns of the output that a thread holds
 
   // How accumulators lie in a staged tile of the output: what a phase of the store writes, 8 rows of a
   // chunk's quarters (16 bit), 4 rows of chunk halves (f32 pairs) or 2 rows of chunks (f32 quads), must lie
@@ -127,21 +127,24 @@ class WarpMma {
   // Rounds a buffer that has been loaded; only tf32 needs it.
   __device__ __forceinline__ void round(int buffer) { round_part(buffer, 0, 1, 1); }
 
-  // Multiplies register buffer `buffer` into the accumulators, and calls between(i) after each of kRows rows
-  // of mma, for other work to be issued in the tensor cores' shadow.
+  // Multiplies register buffer `buffer` into the accumulators, and calls between(step) after each of kSteps
+  // steps, for other work to be issued in the tensor cores' shadow. Column by column, to and fro: two mma in
+  // a row always share a fragment.
   template <class F>
   __device__ __forceinline__ void multiply(int buffer, F&& between) {
 #pragma unroll
-    for (int i = 0; i < kTilesM; ++i) {
+    for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-      for (int j = 0; j < kTilesN; ++j) {
-        const int snake =
-            i % 2 == 0 ? j : kTilesN - 1 - j;  // meets a fragment of B again while it is at hand
-        mma<kMath>(accumulators_[i][snake], a_[buffer][i], b_[buffer][snake]);
+      for (int j = step * kColumnsPerStep; j < (step + 1) * kColumnsPerStep; ++j) {
+#pragma unroll
+        for (int row = 0; row < kTilesM; ++row) {
+          const int i = j % 2 == 0 ? row : kTilesM - 1 - row;
+          mma<kMath>(accumulators_[i][j], a_[buffer][i], b_[buffer][j]);
+        }
       }
-      between(i);
+      between(step);
       // The other buffer's loads have landed by the second half; round them here, ahead of their use.
-      if (2 * i >= kTilesM) round_part(1 - buffer, 2 * i - kTilesM, 2 * i + 2 - kTilesM, kTilesM);
+      if (2 * step >= kSteps) round_part(1 - buffer, 2 * step - kSteps, 2 * step + 2 - kSteps, kSteps);
     }
   }
 
@@ -191,6 +194,7 @@ class WarpMma {
   static constexpr int kWarpsN = kConfig.tile_n / kConfig.warp_n;
   static constexpr int kTilesM = kConfig.warp_m / 16;
   static constexpr int kTilesN = kConfig.warp_n / 8;
+  static constexpr int kColumnsPerStep = kTilesN / kSteps;
   using LoaderA =
       std::conditional_t<kQuadsA, QuadLoader<TileA>, LdmatrixLoader<TileA, kMajorA, kMajorA == Major::kK>>;
   using LoaderB =
