@@ -30,6 +30,7 @@ _ROTATED_BYTES = 512 << 20
 _REPETITIONS = 12
 # Floor of the error bound: a unit roundoff of the accumulators and their order.
 _ERROR_FLOOR = 1e-6
+_LOG_WIDTH = 160  # of the table, where the output goes to a file
 _Product = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -66,6 +67,8 @@ def main(suites: list[str], quick: bool, output: str | None) -> int:
     On a machine without GPU the same cases run small and are checked, but not timed. Returns the exit code.
     """
     console = Console()
+    if not console.is_terminal:
+        console.width = _LOG_WIDTH
     cases = select_cases(suites)
     if quick:
         cases = [case for i, case in enumerate(cases) if i == 0 or case.suite != cases[i - 1].suite]
