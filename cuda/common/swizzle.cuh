@@ -19,11 +19,20 @@ struct Swizzle {
   __host__ __device__ constexpr int mask(int row) const { return row / step % rows * chunks; }
 };
 
-// For accesses to one chunk of 8 successive rows: ldmatrix, 16-byte loads along a row of threads, 16-bit
-// accumulators. Rows shorter than the 32 banks share them already.
-__host__ __device__ constexpr Swizzle swizzle_eight_rows(int row_chunks) {
-  return row_chunks < kBankChunks ? Swizzle{row_chunks, kBankChunks / row_chunks, 1}
-                                  : Swizzle{kBankChunks, 1, 1};
+// The swizzles in use, named after what one access of a warp (or the part of it that is served at once)
+// meets; its rows are `step` rows apart. tests/index_maps.cc shows that each keeps those chunks in different
+// banks.
+__host__ __device__ constexpr Swizzle swizzle_eight_rows(int step = 1) { return {8, step, 1}; }
+__host__ __device__ constexpr Swizzle swizzle_four_rows_of_chunk_pairs(int step = 1) { return {4, step, 2}; }
+__host__ __device__ constexpr Swizzle swizzle_two_rows_of_four_chunks(int step = 1) { return {2, step, 4}; }
+__host__ __device__ constexpr Swizzle swizzle_two_rows_of_even_chunks(int step = 1) { return {2, step, 1}; }
+// One row at a time: any order of the chunks does.
+inline constexpr Swizzle kNoSwizzle = {1, 1, 0};
+
+// As swizzle_eight_rows(), for rows of `row_chunks` chunks: rows shorter than the 32 banks share them
+// already.
+__host__ __device__ constexpr Swizzle swizzle_eight_rows_of(int row_chunks) {
+  return row_chunks < kBankChunks ? Swizzle{row_chunks, kBankChunks / row_chunks, 1} : swizzle_eight_rows();
 }
 
 // A tile of kRows rows, each kRowBytes of consecutive elements.

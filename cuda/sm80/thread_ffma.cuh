@@ -70,8 +70,8 @@ class ThreadFfma {
   static constexpr int kThreadTile = 8;
   // K-major tiles: the rows of neighbouring lanes lie apart. MN-major ones are read row by row, and any
   // swizzle does that the copies can keep.
-  static constexpr Swizzle kSwizzleA = kMajorA == Major::kK ? Swizzle{8, 1, 1} : Swizzle{1, 1, 0};
-  static constexpr Swizzle kSwizzleB = kMajorB == Major::kK ? Swizzle{8, 2, 1} : Swizzle{1, 1, 0};
+  static constexpr Swizzle kSwizzleA = kMajorA == Major::kK ? swizzle_eight_rows() : kNoSwizzle;
+  static constexpr Swizzle kSwizzleB = kMajorB == Major::kK ? swizzle_eight_rows(2) : kNoSwizzle;
 
  public:
   using TileA = OperandTile<4, kConfig.tile_m, kConfig.tile_k, kMajorA, kSwizzleA>;
@@ -80,7 +80,9 @@ class ThreadFfma {
   static constexpr int kSteps = 4;  // outer products in a slice
   static constexpr int kRun = kMajorB == Major::kK ? 2 : 4;
   // The lanes of a phase of the store stand in two rows of four chunks.
-  static constexpr Swizzle output_swizzle(DType) { return {2, kMajorA == Major::kK ? 1 : 4, 4}; }
+  static constexpr Swizzle output_swizzle(DType) {
+    return swizzle_two_rows_of_four_chunks(kMajorA == Major::kK ? 1 : 4);
+  }
 
   __device__ ThreadFfma(int warp, int lane)
       : row_(warp / kWarpsN * kConfig.warp_m),

@@ -87,8 +87,8 @@ class WarpMma {
 
   // Quads: two neighbouring chunks of 4 rows are read together.
   static constexpr Swizzle tile_swizzle(bool quads, Major major, int mn) {
-    return quads ? Swizzle{4, 1, 2}
-                 : swizzle_eight_rows((major == Major::kK ? kConfig.tile_k : mn) * kBytes / kChunkBytes);
+    return quads ? swizzle_four_rows_of_chunk_pairs()
+                 : swizzle_eight_rows_of((major == Major::kK ? kConfig.tile_k : mn) * kBytes / kChunkBytes);
   }
 
  public:
@@ -105,8 +105,8 @@ class WarpMma {
   // apart.
   static constexpr Swizzle output_swizzle(DType type) {
     constexpr int kStep = kQuadsA ? 4 : 1;  // rows of neighbouring lanes
-    if (dtype_bytes(type) == 2) return {8, 1, 1};
-    return kQuadsB ? Swizzle{2, kStep, 1} : Swizzle{4, kStep, 2};
+    if (dtype_bytes(type) == 2) return swizzle_eight_rows();
+    return kQuadsB ? swizzle_two_rows_of_even_chunks(kStep) : swizzle_four_rows_of_chunk_pairs(kStep);
   }
 
   __device__ WarpMma(int warp, int lane)
