@@ -13,7 +13,8 @@ import jax.numpy as jnp
 class Case:
     """One product: [batch] M x K times K x N.
 
-    `layout` is BLAS': "nt" means that b lies in memory as N x K. `config` forces a configuration of ours.
+    `layout` is BLAS': "nt" means that b lies in memory as N x K. `config` forces a configuration of ours,
+    `family` one of a kernel family.
     """
 
     suite: str
@@ -25,6 +26,7 @@ class Case:
     batch: int = 1
     precision: str | None = None
     config: str | None = None
+    family: str | None = None
 
     def __str__(self) -> str:
         batch = f"[{self.batch}] " if self.batch > 1 else ""
@@ -51,18 +53,30 @@ class Case:
 
     def operands(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """N(0, 1) operands as they lie in memory: transposed where `layout` says "t"."""
+        a, b = self.operand_types()
+        keys = jax.random.split(key)
+        return jax.random.normal(keys[0], a.shape, a.dtype), jax.random.normal(keys[1], b.shape, b.dtype)
+
+    def operand_types(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         batch = (self.batch,) if self.batch > 1 else ()
         a = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
         b = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)
-        keys = jax.random.split(key)
         dtype = jnp.dtype(self.dtype)
-        return jax.random.normal(keys[0], batch + a, dtype), jax.random.normal(keys[1], batch + b, dtype)
+        return jax.ShapeDtypeStruct(batch + a, dtype), jax.ShapeDtypeStruct(batch + b, dtype)
 
     def view(self, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The operands as the product takes them, [batch] M x K and K x N."""
         a = a if self.layout[0] == "n" else jnp.swapaxes(a, -1, -2)
         b = b if self.layout[1] == "n" else jnp.swapaxes(b, -1, -2)
         return a, b
+
+
+def error_bound(base: float) -> float:
+    """What a normwise error against float64 may be, where that of jnp.matmul is `base`.
+
+    The floor is a unit roundoff of the float32 accumulators.
+    """
+    return 2 * base + 2.0**-23
 
 
 def _large(suite: str, dtype: str = "bfloat16") -> Iterator[Case]:
@@ -81,8 +95,8 @@ def _large(suite: str, dtype: str = "bfloat16") -> Iterator[Case]:
 
 def _large_sm80() -> Iterator[Case]:
     for layout in ("nn", "nt", "tn", "tt"):
-        yield Case("large_sm80", 4096, 4096, 4096, layout)
-        yield Case("large_sm80", 8192, 8192, 8192, layout)
+        yield Case("large_sm80", 4096, 4096, 4096, layout, family="sm80")
+        yield Case("large_sm80", 8192, 8192, 8192, layout, family="sm80")
 
 
 def _prefill() -> Iterator[Case]:
