@@ -82,8 +82,9 @@ Status run(const GemmProblem& problem, std::string_view requested, int ordinal, 
   DeviceGuard guard;
   JAX_GEMM_RETURN_IF_ERROR(in_context(guard.enter(ordinal), problem, *device, "making the device current"));
   JAX_GEMM_RETURN_IF_ERROR(in_context(prepare_once(ordinal), problem, *device, "loading the kernels"));
-  return in_context(launch(problem, *config, *device, stream), problem, *device,
-                    "launching " + config_name(*config));
+  const Status launched = launch(problem, *config, *device, stream);
+  if (launched.ok()) return {};
+  return in_context(launched, problem, *device, "launching " + config_name(*config));
 }
 
 }  // namespace jax_gemm

@@ -44,10 +44,19 @@ constexpr int operand_bytes(Math math) { return math == Math::kBF16 || math == M
 constexpr int dtype_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 constexpr int num_threads(const GemmConfig& c) { return c.tile_m / c.warp_m * (c.tile_n / c.warp_n) * 32; }
+// Of one operand's tile of `mn` rows or columns: f32 math pads each row of K by 16 bytes.
+constexpr int tile_bytes(const GemmConfig& c, int mn) {
+  return c.tile_k * (mn * operand_bytes(c.math) + (c.math == Math::kF32 ? 16 : 0));
+}
 // Dynamic shared memory of one block: the ring, which the epilogue reuses.
 constexpr int shared_bytes(const GemmConfig& c) {
-  return c.stages * (c.tile_m + c.tile_n) * c.tile_k * operand_bytes(c.math);
+  return c.stages * (tile_bytes(c, c.tile_m) + tile_bytes(c, c.tile_n));
 }
+
+constexpr int accumulators_per_thread(const GemmConfig& c) { return c.warp_m * c.warp_n / 32; }
+// The registers a thread may take, and the blocks that fit an SM's 64 Ki registers with them.
+constexpr int max_registers(const GemmConfig& c) { return accumulators_per_thread(c) <= 64 ? 128 : 255; }
+constexpr int min_blocks_per_sm(const GemmConfig& c) { return 65536 / (max_registers(c) * num_threads(c)); }
 
 // E.g. "sm80_bf16_128x256x64_w64x64_s4". The name by which a configuration is asked for and reported.
 std::string config_name(const GemmConfig& config);

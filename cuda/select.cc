@@ -15,17 +15,16 @@ constexpr double kSharedBytesPerClock = 128;  // of one SM, reads and writes tog
 constexpr double kL2BytesPerClock = 40;       // to one SM while all SMs read: 5120 in all on an A100
 constexpr double kMemoryEfficiency = 0.9;     // of the specified bandwidth: 4.3 of 4.8 TB/s on an H200
 constexpr double kLaunchUs = 1.5;             // start and end of a kernel, without its work
-constexpr int kOtherRegisters = 100;          // of a thread, beside its accumulators
 constexpr int kReservedSharedBytes = 1024;    // that the system takes of each block
-// Measured on an H200: a copy keeps the load/store unit half as long again as its bytes take, and of the
-// shorter of multiplying and shared-memory traffic a seventh is not hidden by the longer.
+// Fitted to times of bf16 products on an H200, not measured one by one: what a copy costs the load/store
+// unit, in passes of its bytes; the share of the shorter of multiplying and shared-memory traffic that the
+// longer does not hide; what a scheduler with one warp loses in the bubbles of its dependences.
 constexpr double kCopyPasses = 1.5;
 constexpr double kOverlapLoss = 0.15;
+constexpr double kOneWarpLoss = 0.05;
 constexpr int64_t kMaxGrid = std::numeric_limits<int32_t>::max();
 
 int64_t ceil_div(int64_t x, int64_t y) { return x / y + (x % y != 0); }
-
-int accumulators(const GemmConfig& c) { return c.warp_m * c.warp_n / 32; }
 
 // Number of output tiles. In double: only their being too many for a grid matters beyond 2^53.
 double count_tiles(const GemmConfig& c, const GemmProblem& p) {
@@ -34,10 +33,9 @@ double count_tiles(const GemmConfig& c, const GemmProblem& p) {
 }
 
 int blocks_per_sm(const GemmConfig& c, const DeviceFacts& device) {
-  const int registers = std::min(255, (accumulators(c) + kOtherRegisters + 7) / 8 * 8);
   const int blocks = std::min({device.shared_bytes_per_sm / (shared_bytes(c) + kReservedSharedBytes),
                                device.threads_per_sm / num_threads(c),
-                               device.registers_per_sm / (registers * num_threads(c))});
+                               device.registers_per_sm / (max_registers(c) * num_threads(c))});
   return std::max(blocks, 1);
 }
 
@@ -66,9 +64,8 @@ StepCost step_cost(const GemmConfig& c, const GemmProblem& p, const DeviceFacts&
 // One wave's time on an SM that holds `resident` blocks.
 double wave_us(const GemmConfig& c, const GemmProblem& p, const DeviceFacts& device, const StepCost& step,
                double resident) {
-  // A scheduler with w warps loses the bubbles of their dependences: 5% with one, 2.5% with two.
   const double warps = resident * num_threads(c) / 32 / 4;
-  const double issue = resident * step.issue * (warps + 0.05) / warps;
+  const double issue = resident * step.issue * (warps + kOneWarpLoss) / warps;
   // A ring that is too shallow leaves the latency bare: stages - 1 tiles fly at once.
   const double step_us = std::max({issue, resident * step.fetch, device.latency_us / (c.stages - 1)});
   const double steps = static_cast<double>(ceil_div(p.k, c.tile_k));
@@ -132,6 +129,19 @@ Status refuse(StatusCode code, std::string_view what, const GemmProblem& p, cons
               const std::string& reason) {
   return {code, "jax_gemm: " + std::string(what) + " compute " + describe(p) + " on " + device.name + ": " +
                     reason};
+}
+
+// Why the last configuration that multiplies as the problem wants is not legal: the smallest, by the table's
+// order.
+Status refuse_all(const GemmProblem& p, const DeviceFacts& device) {
+  Status last(StatusCode::kUnimplemented, "this build has no kernel for it");
+  for (const GemmConfig& config : kConfigs) {
+    if (config.math != p.math) continue;
+    const Status legal = is_legal(config, p, device);
+    last = {legal.code(), config_name(config) + ": " + legal.message()};
+  }
+  return refuse(last.code(), "no configuration can", p, device,
+                last.message() + "; use jax.numpy.matmul here");
 }
 
 Status select_named(const GemmProblem& p, const DeviceFacts& device, std::string_view name,
@@ -271,6 +281,10 @@ Status is_legal(const GemmConfig& config, const GemmProblem& p, const DeviceFact
                 std::to_string(operand_alignment(p.b, p)) +
                 " (B), with multiples of 16 bytes along their contiguous axis"};
   }
+  // Tiles of K are counted in 32 bits.
+  if (ceil_div(p.k, config.tile_k) > std::numeric_limits<int32_t>::max() - config.stages) {
+    return {StatusCode::kResourceExhausted, "K is more than 2^31 of its tiles"};
+  }
   // One block a tile, in a grid of one dimension.
   if (count_tiles(config, p) > static_cast<double>(kMaxGrid)) {
     return {StatusCode::kResourceExhausted, "its tiles are more than the 2^31 - 1 blocks of a grid"};
@@ -312,21 +326,12 @@ Status select(const GemmProblem& problem, const DeviceFacts& device, std::string
   if (!requested.empty()) return select_named(problem, device, requested, chosen);
   const GemmConfig* best = nullptr;
   double best_us = std::numeric_limits<double>::infinity();
-  Status last(StatusCode::kUnimplemented, "this build has no kernel for it");
   for (const GemmConfig& config : kConfigs) {
-    if (config.math != problem.math) continue;
-    const Status legal = is_legal(config, problem, device);
-    if (!legal.ok()) {
-      last = {legal.code(), config_name(config) + ": " + legal.message()};
-      continue;
-    }
+    if (config.math != problem.math || !is_legal(config, problem, device).ok()) continue;
     const double us = estimate(config, problem, device).total_us;
     if (us < best_us) best = &config, best_us = us;  // of equals the first in the table
   }
-  if (!best) {
-    return refuse(last.code(), "no configuration can", problem, device,
-                  last.message() + "; use jax.numpy.matmul here");
-  }
+  if (!best) return refuse_all(problem, device);
   *chosen = best;
   return {};
 }

@@ -54,7 +54,7 @@ void check_places() {
   for (int row = 0; row < Tile::kRows; ++row) {
     for (int chunk = 0; chunk < Tile::kRowChunks; ++chunk) {
       const int offset = Tile::offset(row, chunk);
-      expect(offset % kChunkBytes == 0 && offset / (Tile::kRowBytes) == row, "chunk outside its row", row,
+      expect(offset % kChunkBytes == 0 && offset / Tile::kRowStride == row, "chunk outside its row", row,
              chunk);
       expect(!used[offset / kChunkBytes], "two chunks in one place", row, chunk);
       used[offset / kChunkBytes] = true;
@@ -105,6 +105,24 @@ void check_swizzles() {
   }
 }
 
+// Rows of K, padded: a row is read 8 chunks at a time, and 4 rows of M or N are written, 8 of K at once,
+// element by element.
+template <int kRowBytes>
+void check_padded() {
+  using Tile = PaddedTile<16, kRowBytes>;
+  check_access<Tile>(1, 1, 8, 1);
+  for (int k = 0; k + 8 <= Tile::kRows; k += 8) {
+    for (int mn = 0; mn < kRowBytes / 4; mn += 4) {
+      std::set<int> banks;
+      for (int lane = 0; lane < 32; ++lane) {
+        const int row = mn + lane / 8;
+        banks.insert((Tile::offset(k + lane % 8, row / 4) + row % 4 * 4) / 4 % 32);
+      }
+      expect(banks.size() == 32, "transposing copies conflict", k, mn);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -118,5 +136,7 @@ int main() {
   check_swizzles<256>();
   check_swizzles<512>();
   check_swizzles<1024>();
+  check_padded<256>();
+  check_padded<512>();
   return faults != 0;
 }

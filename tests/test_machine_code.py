@@ -134,17 +134,30 @@ def test_multiplies_with_the_instruction_of_its_math(math: str, multiply: str, f
         assert uses(kernel, foreign) == 0, kernel
 
 
+WIDE_COPY = r"LDGSTS\.E\.BYPASS\.(LTC128B\.)?128"
+WORD_COPY = r"LDGSTS\.E(\.LTC128B)?(\.ZFILL)?$"
+
+
 def test_copies_are_asynchronous_and_16_bytes_wide() -> None:
+    """But for K-major operands of FFMA, which are transposed on the way, word by word."""
     for kernel in instructions():
         config = _core.configs()[kernel.config]
-        assert uses(kernel, r"LDGSTS\.E\.BYPASS\.(LTC128B\.)?128"), kernel
+        element = 2 if config["math"] in ("bf16", "f16") else 4
+        wide = words = 0
+        for tile, mn_major in (("tile_m", kernel.a_mn_major), ("tile_n", kernel.b_mn_major)):
+            tile_bytes = config[tile] * config["tile_k"] * element
+            if config["math"] == "f32" and not mn_major:
+                words += tile_bytes // 4
+            else:
+                wide += tile_bytes // 16
         if kernel.whole_chunks:  # the prologue's and the main loop's, each of one tile, and no others
-            element = 2 if config["math"] in ("bf16", "f16") else 4
-            tile_bytes = (config["tile_m"] + config["tile_n"]) * config["tile_k"] * element
-            assert uses(kernel, "LDGSTS") == 2 * tile_bytes // 16 // config["threads"], kernel
-        else:
+            assert uses(kernel, WIDE_COPY) == 2 * wide // config["threads"], kernel
+            assert uses(kernel, WORD_COPY) == 2 * words // config["threads"], kernel
+            assert uses(kernel, "LDGSTS") == 2 * (wide + words) // config["threads"], kernel
+        elif wide:
+            assert uses(kernel, WIDE_COPY), kernel
             assert uses(kernel, r"LDGSTS\.E(\.\w+)*\.64"), kernel
-            assert uses(kernel, r"LDGSTS\.E(\.LTC128B)?(\.ZFILL)?$"), kernel
+            assert uses(kernel, WORD_COPY), kernel
 
 
 def test_fragments_are_loaded_by_the_matrix_or_in_16_bytes() -> None:

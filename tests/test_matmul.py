@@ -148,6 +148,7 @@ def test_c03_nan_and_inf_stay_in_their_row_and_column(operands: str, result: str
 def test_c04_nothing_outside_the_operands(
     operands: str, result: str, precision: str, m: int, n: int, k: int
 ) -> None:
+    """XLA copies these slices; test_gpu_configs.py watches the memory around operands in place."""
     parent = jnp.full((400, 400), jnp.nan, operands).at[:200, :200].set(1)
 
     @jax.jit
@@ -169,11 +170,6 @@ def test_c06_unaligned_pointer(dtype: str) -> None:
 
     x = np.asarray(flat)[1:].reshape(64, 64)
     assert_equal(shifted(flat), product(x, x, dtype))
-
-
-def test_c06_unaligned_pointer_from_dlpack() -> None:
-    x = jnp.from_dlpack(np.arange(1 + 16 * 16, dtype=np.float32)[1:].reshape(16, 16) % 7)
-    assert_equal(jax.jit(matmul)(x, x), product(x, x, "float32"))
 
 
 @pytest.mark.parametrize("dtype", KERNEL_DTYPES)

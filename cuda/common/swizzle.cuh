@@ -40,8 +40,9 @@ template <int kRows_, int kRowBytes_, Swizzle kSwizzle>
 struct SwizzledTile {
   static constexpr int kRows = kRows_;
   static constexpr int kRowBytes = kRowBytes_;
+  static constexpr int kRowStride = kRowBytes;  // bytes from row to row
   static constexpr int kRowChunks = kRowBytes / kChunkBytes;
-  static constexpr int kBytes = kRows * kRowBytes;
+  static constexpr int kBytes = kRows * kRowStride;
   static_assert(kRowBytes % kChunkBytes == 0 && (kRowChunks & (kRowChunks - 1)) == 0);
 
   static_assert((kSwizzle.rows - 1) * kSwizzle.chunks < kRowChunks, "the mask must stay inside the row");
@@ -49,7 +50,23 @@ struct SwizzledTile {
   // Byte offset of a chunk. Because a mask is applied by XOR, moving from chunk c to c ^ d moves the offset
   // from x to x ^ (d * kChunkBytes).
   __host__ __device__ static constexpr int offset(int row, int chunk) {
-    return row * kRowBytes + (chunk ^ kSwizzle.mask(row)) * kChunkBytes;
+    return row * kRowStride + (chunk ^ kSwizzle.mask(row)) * kChunkBytes;
+  }
+};
+
+// The same with a chunk of padding after each row instead: eight successive rows of one chunk lie in
+// different banks, and all rows of it at one distance, so that an address serves for all of them.
+template <int kRows_, int kRowBytes_>
+struct PaddedTile {
+  static constexpr int kRows = kRows_;
+  static constexpr int kRowBytes = kRowBytes_;
+  static constexpr int kRowStride = kRowBytes + kChunkBytes;
+  static constexpr int kRowChunks = kRowBytes / kChunkBytes;
+  static constexpr int kBytes = kRows * kRowStride;
+  static_assert(kRowBytes % (kBankChunks * kChunkBytes) == 0, "whole turns of the banks");
+
+  __host__ __device__ static constexpr int offset(int row, int chunk) {
+    return row * kRowStride + chunk * kChunkBytes;
   }
 };
 

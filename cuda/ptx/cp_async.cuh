@@ -32,6 +32,20 @@ __device__ __forceinline__ void cp_async_cg_16_if(bool issue, uint32_t shared, c
       : "memory");
 }
 
+// The same for 4 bytes.
+__device__ __forceinline__ void cp_async_ca_4_if(bool issue, uint32_t shared, const void* global,
+                                                 bool ignore_source) {
+  asm volatile(
+      "{\n"
+      ".reg .pred issue, ignore;\n"
+      "setp.ne.b32 issue, %2, 0;\n"
+      "setp.ne.b32 ignore, %3, 0;\n"
+      "@issue cp.async.ca.shared.global [%0], [%1], 4, ignore;\n"
+      "}\n" ::"r"(shared),
+      "l"(global), "r"(static_cast<int>(issue)), "r"(static_cast<int>(ignore_source))
+      : "memory");
+}
+
 // As cp_async_cg_16 for pieces of 8 or 4 bytes, which only the form that also caches in L1 allows.
 template <int kBytes>
 __device__ __forceinline__ void cp_async_ca(uint32_t shared, const void* global, int source_bytes) {

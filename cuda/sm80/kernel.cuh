@@ -20,8 +20,12 @@
 namespace jax_gemm::sm80 {
 
 template <GemmConfig kConfig, Major kMajorA, Major kMajorB>
-using BlockMath = std::conditional_t<kConfig.math == Math::kF32, ThreadFfma<kConfig, kMajorA, kMajorB>,
-                                     WarpMma<kConfig, kMajorA, kMajorB>>;
+using BlockMath =
+    std::conditional_t<kConfig.math == Math::kF32, ThreadFfma<kConfig>, WarpMma<kConfig, kMajorA, kMajorB>>;
+
+template <class Math, class Tile, Major kMajor, int kBytes, int kThreads, bool kWhole>
+using CopyTo = std::conditional_t<Math::kRowsOfK && kMajor == Major::kK, TransposingCopy<Tile, kThreads>,
+                                  OperandCopy<Tile, kBytes, kMajor, kThreads, kWhole>>;
 
 // The ring. The epilogue stages the output tile in the same memory.
 template <GemmConfig kConfig, class TileA, class TileB>
@@ -54,7 +58,8 @@ __device__ inline int clamp_to_tile(int64_t left, int tile) {
 
 // The configuration is given by its index in the table: a struct cannot be a template argument of a kernel.
 template <int kConfigIndex, Major kMajorA, Major kMajorB, bool kWhole>
-__global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]), 1)
+__global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]),
+                                  min_blocks_per_sm(kConfigs[kConfigIndex]))
     gemm_kernel(const __grid_constant__ KernelArgs args) {
   // Preconditions
   constexpr GemmConfig kConfig = kConfigs[kConfigIndex];
@@ -78,17 +83,19 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]), 1)
   const TileCoordinate tile = tile_of_block(blockIdx.x, args.tiles_m, args.tiles_n, args.group_m);
   const int64_t m0 = static_cast<int64_t>(tile.m) * kConfig.tile_m;
   const int64_t n0 = static_cast<int64_t>(tile.n) * kConfig.tile_n;
-  const int64_t k_tiles = (args.k + kConfig.tile_k - 1) / kConfig.tile_k;
+  const int k_tiles = static_cast<int>((args.k + kConfig.tile_k - 1) / kConfig.tile_k);
+  const int k_tail = static_cast<int>(args.k - static_cast<int64_t>(k_tiles - 1) * kConfig.tile_k);
 
-  using CopyA = OperandCopy<TileA, kBytes, kMajorA, kThreads, kWhole>;
-  using CopyB = OperandCopy<TileB, kBytes, kMajorB, kThreads, kWhole>;
-  // The copies are issued between steps of the multiplication, all before the last slice; those of partial
-  // chunks at once.
-  constexpr int kFillParts = kWhole ? (Math_::kSlices - 1) * Math_::kSteps : 1;
+  using CopyA = CopyTo<Math_, TileA, kMajorA, kBytes, kThreads, kWhole>;
+  using CopyB = CopyTo<Math_, TileB, kMajorB, kBytes, kThreads, kWhole>;
+  // The copies of a tile are issued in few, dense groups, one a slice: where shared memory is read and then
+  // copied to, the machine code gets three idle loads in between.
+  constexpr int kFillParts = (CopyA::kPasses + CopyB::kPasses - 1) / Math_::kCopiesAtOnce + 1;
+  static_assert(kFillParts < Math_::kSlices, "all are issued before the next tile is opened");
   CopyA copy_a(args.a.data + batch_offset(args.a.batch_stride_bytes, args, tile.batch), args.a.ld_bytes,
-               args.a.copy_bytes, args.m, args.k, m0, thread);
+               args.a.copy_bytes, args.m, m0, thread);
   CopyB copy_b(args.b.data + batch_offset(args.b.batch_stride_bytes, args, tile.batch), args.b.ld_bytes,
-               args.b.copy_bytes, args.n, args.k, n0, thread);
+               args.b.copy_bytes, args.n, n0, thread);
   Math_ math(thread / 32, thread % 32);
 
   const uint32_t ring = ptx::shared_address(storage.slots);
@@ -98,9 +105,12 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]), 1)
   };
   // Issues part `part` of `parts` of the copies of tile `k_tile` into a slot; the last part closes the group.
   // Past the last tile the group is empty, so that the number of groups to wait for never changes.
-  const auto fill = [&](int64_t k_tile, uint32_t slot, int part, int parts) {
+  const auto fill = [&](int k_tile, uint32_t slot, int part, int parts) {
     const bool issue = k_tile < k_tiles;
-    if (part == 0) copy_a.begin_tile(slot), copy_b.begin_tile(slot + TileA::kBytes);
+    if (part == 0) {
+      const int k_left = k_tile == k_tiles - 1 ? k_tail : kConfig.tile_k;
+      copy_a.begin_tile(slot, k_left), copy_b.begin_tile(slot + TileA::kBytes, k_left);
+    }
     copy_a.copy_passes(issue, CopyA::kPasses * part / parts, CopyA::kPasses * (part + 1) / parts);
     copy_b.copy_passes(issue, CopyB::kPasses * part / parts, CopyB::kPasses * (part + 1) / parts);
     if (part == parts - 1) ptx::cp_async_commit_group();
@@ -118,11 +128,10 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]), 1)
   uint32_t read_slot = ring;
   uint32_t write_slot = ring + (kStages - 1) * kSlotBytes;
   math.load(0, read_slot, read_slot + TileA::kBytes, 0);
-  math.round(0);
 
   // Main loop
 #pragma unroll 1
-  for (int64_t k_tile = 0; k_tile < k_tiles; ++k_tile) {
+  for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
 #pragma unroll
     for (int slice = 0; slice < Math_::kSlices; ++slice) {
       if (slice == Math_::kSlices - 1) {
@@ -130,9 +139,8 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]), 1)
         read_slot = next_slot(read_slot);
       }
       math.load((slice + 1) % 2, read_slot, read_slot + TileA::kBytes, (slice + 1) % Math_::kSlices);
-      math.multiply(slice % 2, [&](int step) {
-        const int part = slice * Math_::kSteps + step;
-        if (part < kFillParts) fill(k_tile + kStages - 1, write_slot, part, kFillParts);
+      math.multiply(slice % 2, [&] {
+        if (slice < kFillParts) fill(k_tile + kStages - 1, write_slot, slice, kFillParts);
       });
     }
     write_slot = next_slot(write_slot);

@@ -28,11 +28,11 @@ class OperandCopy {
  public:
   static constexpr int kPasses = Tile::kRows * Tile::kRowChunks / kThreads;
 
-  // `data` points to the operand's matrix of this batch, `mn_extent` and `k_extent` are its sizes, and the
-  // tiles begin at element `mn_origin` of the kept axis.
+  // `data` points to the operand's matrix of this batch, `mn_extent` is the size of its kept axis, and the
+  // tiles begin at element `mn_origin` of that.
   __device__ OperandCopy(const char* data, int64_t ld_bytes, int copy_bytes, int64_t mn_extent,
-                         int64_t k_extent, int64_t mn_origin, int thread)
-      : k_left_(k_extent), copy_bytes_(copy_bytes) {
+                         int64_t mn_origin, int thread)
+      : copy_bytes_(copy_bytes) {
     row_ = thread / Tile::kRowChunks;
     const int chunk = thread % Tile::kRowChunks;
     column_ = chunk * kChunkElements;
@@ -49,16 +49,14 @@ class OperandCopy {
     offset_ = Tile::offset(row_, chunk);
   }
 
-  // Sets out on the next tile, into the slot at shared address `slot`. Its copies come in kPasses passes, any
-  // number at a time.
-  __device__ __forceinline__ void begin_tile(uint32_t slot) {
+  // Sets out on the next tile, of which `k_left` lie inside the operand, into the slot at shared address
+  // `slot`. Its copies come in kPasses passes, any number at a time.
+  __device__ __forceinline__ void begin_tile(uint32_t slot, int k_left) {
     destination_ = slot + offset_;
-    const int k_left = clamp(k_left_, kTileK);
     const int rows = (kMajor == Major::kK ? mn_left_ : k_left) - row_;
     const int columns = (kMajor == Major::kK ? k_left : mn_left_) - column_;
     rows_left_ = columns > 0 ? rows : 0;
     row_bytes_ = columns < kChunkElements ? columns * kElementBytes : kChunkBytes;
-    k_left_ -= kTileK;
   }
 
   // Issues passes `begin` to `end` of this tile's copies, or none if not `issue`, and moves on past them.
@@ -67,7 +65,7 @@ class OperandCopy {
 #pragma unroll(kWhole ? kPasses : 1)
     for (int i = begin; i < end; ++i) {
       // The swizzle repeats every kRowsPerPass rows (checked below), so the destination moves linearly.
-      const uint32_t destination = destination_ + i * kRowsPerPass * Tile::kRowBytes;
+      const uint32_t destination = destination_ + i * kRowsPerPass * Tile::kRowStride;
       const bool inside = i * kRowsPerPass < rows_left_;
       if constexpr (kWhole) {
         source_[i] += tile_step_;
@@ -89,8 +87,8 @@ class OperandCopy {
   // pointer for each pass, moved on just before its next use a whole tile later, no copy waits for another.
   static constexpr int kPointers = kWhole ? kPasses : 1;
   static_assert(kThreads % Tile::kRowChunks == 0 && Tile::kRows % kRowsPerPass == 0);
-  static_assert(Tile::offset(kRowsPerPass, 0) == kRowsPerPass * Tile::kRowBytes &&
-                    Tile::offset(kRowsPerPass + 1, 1) == kRowsPerPass * Tile::kRowBytes + Tile::offset(1, 1),
+  static_assert(Tile::offset(kRowsPerPass, 0) == kRowsPerPass * Tile::kRowStride &&
+                    Tile::offset(kRowsPerPass + 1, 1) == kRowsPerPass * Tile::kRowStride + Tile::offset(1, 1),
                 "the swizzle must repeat with the passes");
 
   __device__ __forceinline__ static int clamp(int64_t left, int tile) {
@@ -138,7 +136,6 @@ class OperandCopy {
   const char* source_[kPointers];  // this thread's chunk in each pass (or the first) of the tile before
   int64_t pass_step_;              // bytes from one pass to the next
   int64_t tile_step_;              // bytes from one tile to the next
-  int64_t k_left_;                 // of the operand, from the next tile on
   int mn_left_;                    // of the operand, from the tile's origin on, at most a tile
   int row_, column_;               // of this thread's first chunk in the tile
   int rows_left_;                  // of the operand in this tile, from this thread's first row on
@@ -146,6 +143,64 @@ class OperandCopy {
   int offset_;                     // of this thread's first chunk in a slot
   uint32_t destination_;           // shared address of this thread's first chunk in this tile
   int copy_bytes_;
+};
+
+// Copies a K-major operand of 32-bit elements into tiles of K rows, element by element: the transposition
+// that lets FFMA read fragments along M or N costs the copies alone, and any alignment will do.
+//
+// Lane (r, k) of a warp copies elements k + 8 g of rows r + 4 h: eight successive elements of four rows,
+// which are whole sectors of global memory and meet every bank of shared memory once.
+template <class Tile, int kThreads>
+class TransposingCopy {
+ public:
+  static constexpr int kPasses = Tile::kRows * Tile::kRowBytes / 4 / kThreads;
+
+  __device__ TransposingCopy(const char* data, int64_t ld_bytes, int /*copy_bytes*/, int64_t mn_extent,
+                             int64_t mn_origin, int thread)
+      : row_step_(kRowsPerPass * ld_bytes) {
+    const int row = thread / kLanesK;
+    k_ = thread % kLanesK;
+    const int64_t left = mn_extent - mn_origin - row;
+    rows_left_ = left < kTileMn ? static_cast<int>(left) : kTileMn;
+    source_ = data + (mn_origin + row) * ld_bytes + k_ * kElementBytes;
+    offset_ = Tile::offset(k_, row / kChunkElements) + row % kChunkElements * kElementBytes;
+  }
+
+  __device__ __forceinline__ void begin_tile(uint32_t slot, int k_left) {
+    destination_ = slot + offset_;
+    k_left_ = k_left - k_;
+  }
+
+  __device__ __forceinline__ void copy_passes(bool issue, int begin, int end) {
+#pragma unroll
+    for (int i = begin; i < end; ++i) {
+      const int g = i % kPassesK, h = i / kPassesK;
+      const bool inside = g * kLanesK < k_left_ && h * kRowsPerPass < rows_left_;
+      const uint32_t destination =
+          destination_ + Tile::offset(g * kLanesK, h * kRowsPerPass / kChunkElements);
+      ptx::cp_async_ca_4_if(issue, destination, source_ + h * row_step_ + g * kLanesK * kElementBytes,
+                            !inside);
+    }
+    if (end == kPasses) source_ += kTileK * kElementBytes;
+  }
+
+ private:
+  static constexpr int kElementBytes = 4;
+  static constexpr int kChunkElements = kChunkBytes / kElementBytes;
+  static constexpr int kTileK = Tile::kRows;
+  static constexpr int kTileMn = Tile::kRowBytes / kElementBytes;
+  static constexpr int kLanesK = 8;
+  static constexpr int kPassesK = kTileK / kLanesK;
+  static constexpr int kRowsPerPass = kThreads / kLanesK;
+  static_assert(kTileK % kLanesK == 0 && kTileMn % kRowsPerPass == 0 && kRowsPerPass % kChunkElements == 0);
+
+  const char* source_;    // this thread's first element of the next tile
+  int64_t row_step_;      // bytes from one row of this thread to the next
+  int k_;                 // of this thread's first element in the tile
+  int rows_left_;         // of the operand, from this thread's first row on, at most a tile
+  int k_left_;            // of the operand in this tile, from this thread's first element on
+  int offset_;            // of this thread's first element in a slot
+  uint32_t destination_;  // shared address of this thread's first element in this tile
 };
 
 }  // namespace jax_gemm::sm80
