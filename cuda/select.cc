@@ -16,12 +16,13 @@ constexpr double kL2BytesPerClock = 40;       // to one SM while all SMs read: 5
 constexpr double kMemoryEfficiency = 0.9;     // of the specified bandwidth: 4.3 of 4.8 TB/s on an H200
 constexpr double kLaunchUs = 1.5;             // start and end of a kernel, without its work
 constexpr int kReservedSharedBytes = 1024;    // that the system takes of each block
-// Fitted to times of bf16 products on an H200, not measured one by one: what a copy costs the load/store
-// unit, in passes of its bytes; the share of the shorter of multiplying and shared-memory traffic that the
-// longer does not hide; what a scheduler with one warp loses in the bubbles of its dependences.
-constexpr double kCopyPasses = 1.5;
-constexpr double kOverlapLoss = 0.15;
-constexpr double kOneWarpLoss = 0.05;
+// Fitted to times of 110 products on an H200 (docs/performance.md), not measured one by one: what a copy
+// costs the load/store unit, in passes of its bytes; the share of the shorter of multiplying and
+// shared-memory traffic that the longer does not hide; the share of issue slots that FFMA gets beside loads,
+// addresses and register-bank conflicts.
+constexpr double kCopyPasses = 0.8;
+constexpr double kOverlapLoss = 0.24;
+constexpr double kFfmaShare = 0.84;
 constexpr int64_t kMaxGrid = std::numeric_limits<int32_t>::max();
 
 int64_t ceil_div(int64_t x, int64_t y) { return x / y + (x % y != 0); }
@@ -57,17 +58,17 @@ StepCost step_cost(const GemmConfig& c, const GemmProblem& p, const DeviceFacts&
   const double shared_clocks =
       (fragment_bytes + kCopyPasses * tile_bytes * 16 / alignment) / kSharedBytesPerClock;
   const double shared_us = shared_clocks / clocks_per_us;
-  return {std::max(ring.compute_us, shared_us) + kOverlapLoss * std::min(ring.compute_us, shared_us),
+  const double math_us = ring.compute_us / (c.math == Math::kF32 ? kFfmaShare : 1);
+  return {std::max(math_us, shared_us) + kOverlapLoss * std::min(math_us, shared_us),
           tile_bytes / kL2BytesPerClock / clocks_per_us};
 }
 
 // One wave's time on an SM that holds `resident` blocks.
 double wave_us(const GemmConfig& c, const GemmProblem& p, const DeviceFacts& device, const StepCost& step,
                double resident) {
-  const double warps = resident * num_threads(c) / 32 / 4;
-  const double issue = resident * step.issue * (warps + kOneWarpLoss) / warps;
   // A ring that is too shallow leaves the latency bare: stages - 1 tiles fly at once.
-  const double step_us = std::max({issue, resident * step.fetch, device.latency_us / (c.stages - 1)});
+  const double step_us =
+      std::max(resident * std::max(step.issue, step.fetch), device.latency_us / (c.stages - 1));
   const double steps = static_cast<double>(ceil_div(p.k, c.tile_k));
   const double store_us = static_cast<double>(c.tile_m) * c.tile_n * dtype_bytes(p.out_type) *
                           device.sm_count / (device.bandwidth_gbs * kMemoryEfficiency * 1e3);

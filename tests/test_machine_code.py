@@ -71,21 +71,30 @@ def resources() -> dict[Kernel, dict[str, int]]:
 
 
 @functools.cache
-def instructions() -> dict[Kernel, collections.Counter[str]]:
-    """How often each instruction, modifiers included, stands in each kernel of the newest architecture."""
+def listing() -> dict[Kernel, list[str]]:
+    """The instructions, in order and without predicates, of each kernel of the newest architecture."""
     newest = max(kernel.architecture for kernel in resources())
-    counts: dict[Kernel, collections.Counter[str]] = {}
+    lines: dict[Kernel, list[str]] = {}
     kernel = None
     for line in cuobjdump("--dump-sass", "--gpu-architecture", newest).splitlines():
         if "Function :" in line:
             kernel = kernel_of(line, newest)
             if kernel is not None:
-                counts[kernel] = collections.Counter()
+                lines[kernel] = []
         elif kernel is not None and (
-            found := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", line)
+            found := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*);", line)
         ):
-            counts[kernel][found[1]] += 1
-    return counts
+            lines[kernel].append(found[1])
+    return lines
+
+
+@functools.cache
+def instructions() -> dict[Kernel, collections.Counter[str]]:
+    """How often each instruction, modifiers included, stands in each kernel of the newest architecture."""
+    return {
+        kernel: collections.Counter(line.split(maxsplit=1)[0] for line in lines)
+        for kernel, lines in listing().items()
+    }
 
 
 def uses(kernel: Kernel, pattern: str) -> int:
@@ -170,6 +179,30 @@ def test_fragments_are_loaded_by_the_matrix_or_in_16_bytes() -> None:
         assert bool(transposed) == (not by_words and (a or b)), kernel
         if by_words:
             assert uses(kernel, r"LDS\.128"), kernel
+
+
+def test_ffma_seldom_reads_two_registers_of_a_bank() -> None:
+    """The banks are odd and even registers; what the FFMA before has marked for reuse is not read again."""
+    for kernel, lines in listing().items():
+        if _core.configs()[kernel.config]["math"] != "f32" or not kernel.whole_chunks:
+            continue
+        conflicts = total = 0
+        held: list[str | None] = [None, None, None]
+        for line in lines:
+            if not line.startswith("FFMA"):
+                held = [None, None, None]
+                continue
+            sources = [operand.strip() for operand in line.split(",")[1:4]]
+            read = {
+                register
+                for operand, kept in zip(sources, held, strict=True)
+                if (register := operand.removesuffix(".reuse")) != kept
+            }
+            banks = [int(register.strip("-R")) % 2 for register in read]
+            conflicts += len(set(banks)) < len(banks)
+            held = [s.removesuffix(".reuse") if s.endswith(".reuse") else None for s in sources]
+            total += 1
+        assert conflicts / total < 1 / 3, (kernel, conflicts, total)
 
 
 def test_output_is_stored_16_bytes_wide() -> None:

@@ -50,8 +50,9 @@ __device__ __forceinline__ void stage_run(uint32_t shared, const float (&v)[4]) 
       shared, {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
 }
 
-// Writes a staged tile in pieces of kPiece bytes, neighbouring threads on neighbouring pieces of a row.
-template <class Tile, int kElementBytes, int kPiece, int kThreads>
+// Writes a staged tile in pieces of kPiece bytes, neighbouring threads on neighbouring pieces of a row. With
+// kSwapped the elements (of 4 bytes) of each pair have been staged in each other's place.
+template <class Tile, int kElementBytes, int kPiece, int kThreads, bool kSwapped>
 __device__ void write_staged(uint32_t staged, const OutputTile& out, int thread) {
   constexpr int kRowPieces = Tile::kRowBytes / kPiece;
 #pragma unroll 4
@@ -61,8 +62,13 @@ __device__ void write_staged(uint32_t staged, const OutputTile& out, int thread)
     if (row >= out.rows || byte + kPiece > out.columns * kElementBytes) continue;
     const uint32_t source = staged + Tile::offset(row, byte / kChunkBytes) + byte % kChunkBytes;
     char* destination = out.data + row * out.ld_bytes + byte;
-    if constexpr (kPiece == 16) ptx::st_global_v4(destination, ptx::ld_shared_v4(source));
-    if constexpr (kPiece == 4) ptx::st_global_b32(destination, ptx::ld_shared_b32(source));
+    if constexpr (kPiece == 16) {
+      const uint4 v = ptx::ld_shared_v4(source);
+      ptx::st_global_v4(destination, kSwapped ? uint4{v.y, v.x, v.w, v.z} : v);
+    }
+    if constexpr (kPiece == 4) {
+      ptx::st_global_b32(destination, ptx::ld_shared_b32(kSwapped ? source ^ 4 : source));
+    }
     if constexpr (kPiece == 2) ptx::st_global_b16(destination, ptx::ld_shared_b16(source));
   }
 }
@@ -72,6 +78,8 @@ __device__ void write_staged(uint32_t staged, const OutputTile& out, int thread)
 template <DType kType, int kTileM, int kTileN, int kThreads, class BlockMath>
 __device__ void write_output(const BlockMath& math, uint32_t staged, const OutputTile& out, int thread) {
   constexpr int kElementBytes = dtype_bytes(kType);
+  constexpr bool kSwapped = BlockMath::kSwapsPairs;
+  static_assert(!kSwapped || kElementBytes == 4);
   using Tile = SwizzledTile<kTileM, kTileN * kElementBytes, BlockMath::output_swizzle(kType)>;
   math.for_each_run([&](int row, int column, const float (&values)[BlockMath::kRun]) {
     const int byte = column * kElementBytes;
@@ -80,9 +88,9 @@ __device__ void write_output(const BlockMath& math, uint32_t staged, const Outpu
   __syncthreads();
   const bool whole_pieces = out.aligned && out.columns * kElementBytes % kChunkBytes == 0;
   if (whole_pieces) {
-    write_staged<Tile, kElementBytes, kChunkBytes, kThreads>(staged, out, thread);
+    write_staged<Tile, kElementBytes, kChunkBytes, kThreads, kSwapped>(staged, out, thread);
   } else {
-    write_staged<Tile, kElementBytes, kElementBytes, kThreads>(staged, out, thread);
+    write_staged<Tile, kElementBytes, kElementBytes, kThreads, kSwapped>(staged, out, thread);
   }
 }
 

@@ -88,10 +88,11 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]),
 
   using CopyA = CopyTo<Math_, TileA, kMajorA, kBytes, kThreads, kWhole>;
   using CopyB = CopyTo<Math_, TileB, kMajorB, kBytes, kThreads, kWhole>;
-  // The copies of a tile are issued in few, dense groups, one a slice: where shared memory is read and then
-  // copied to, the machine code gets three idle loads in between.
-  constexpr int kFillParts = (CopyA::kPasses + CopyB::kPasses - 1) / Math_::kCopiesAtOnce + 1;
-  static_assert(kFillParts < Math_::kSlices, "all are issued before the next tile is opened");
+  // The copies of a tile are issued in few, dense groups: wherever shared memory is read and then copied to,
+  // the machine code gets three idle loads in between. All are issued before the next tile is opened.
+  constexpr int kFillParts = Math_::kFillParts;
+  constexpr int kFillEvery = (Math_::kSlices - 1) / kFillParts;  // slices
+  static_assert(kFillEvery > 0);
   CopyA copy_a(args.a.data + batch_offset(args.a.batch_stride_bytes, args, tile.batch), args.a.ld_bytes,
                args.a.copy_bytes, args.m, m0, thread);
   CopyB copy_b(args.b.data + batch_offset(args.b.batch_stride_bytes, args, tile.batch), args.b.ld_bytes,
@@ -140,7 +141,10 @@ __global__ void __launch_bounds__(num_threads(kConfigs[kConfigIndex]),
       }
       math.load((slice + 1) % 2, read_slot, read_slot + TileA::kBytes, (slice + 1) % Math_::kSlices);
       math.multiply(slice % 2, [&] {
-        if (slice < kFillParts) fill(k_tile + kStages - 1, write_slot, slice, kFillParts);
+        const int part = slice / kFillEvery;
+        if (slice % kFillEvery == 0 && part < kFillParts) {
+          fill(k_tile + kStages - 1, write_slot, part, kFillParts);
+        }
       });
     }
     write_slot = next_slot(write_slot);

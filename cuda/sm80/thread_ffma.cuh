@@ -50,8 +50,9 @@ class ThreadFfma {
   using TileB = PaddedTile<kConfig.tile_k, kConfig.tile_n * sizeof(float)>;
   static constexpr bool kRowsOfK = true;
   static constexpr int kSlices = kConfig.tile_k;
-  static constexpr int kCopiesAtOnce = 4;  // of 4 bytes: more at a time would wait for each other
+  static constexpr int kFillParts = 3;  // of a tile's copies: many of 4 bytes would wait for each other
   static constexpr int kRun = 4;
+  static constexpr bool kSwapsPairs = true;
   // The lanes of a phase of the store stand in two rows of four chunks.
   static constexpr Swizzle output_swizzle(DType) { return swizzle_two_rows_of_four_chunks(4); }
 
@@ -68,16 +69,17 @@ class ThreadFfma {
     loader_b_.load(b_[buffer], b, slice);
   }
 
-  // Multiplies register buffer `buffer` into the accumulators, then calls after_first_step(). Column by
-  // column, to and fro: an FFMA finds its element of B, or at the turn that of A, in the operand cache, and
-  // the registers it does read are most often in different banks.
+  // Multiplies register buffer `buffer` into the accumulators, then calls after_first_step(). Row by row, to
+  // and fro: an FFMA finds its element of A, or at the turn that of B, in the operand cache. The other two
+  // should be in different ones of the two banks, odd and even registers. Loads and runs are registers in
+  // order: with the columns of each pair of a run exchanged, an accumulator's is odd where B's is even.
   template <class F>
   __device__ __forceinline__ void multiply(int buffer, F&& after_first_step) {
 #pragma unroll
-    for (int j = 0; j < kThreadTile; ++j) {
+    for (int i = 0; i < kThreadTile; ++i) {
 #pragma unroll
       for (int step = 0; step < kThreadTile; ++step) {
-        const int i = j % 2 == 0 ? step : kThreadTile - 1 - step;
+        const int j = i % 2 == 0 ? step : kThreadTile - 1 - step;
         accumulators_[i][j] = fmaf(a_[buffer][i], b_[buffer][j], accumulators_[i][j]);
       }
     }
@@ -92,7 +94,7 @@ class ThreadFfma {
       for (int j = 0; j < kThreadTile; j += kRun) {
         float values[kRun];
 #pragma unroll
-        for (int v = 0; v < kRun; ++v) values[v] = accumulators_[i][j + v];
+        for (int v = 0; v < kRun; ++v) values[v] = accumulators_[i][j + (v ^ 1)];
         f(row_ + LoaderA::element(lane_m_, i), column_ + LoaderB::element(lane_n_, j), values);
       }
     }

@@ -99,8 +99,9 @@ class WarpMma {
                             tile_swizzle(kQuadsB, kMajorB, kConfig.tile_n)>;
   static constexpr bool kRowsOfK = false;  // tiles keep their operands' majors
   static constexpr int kSlices = kConfig.tile_k * kBytes / (2 * kChunkBytes);
-  static constexpr int kCopiesAtOnce = 1 << 16;  // dense copies disturb the least
-  static constexpr int kRun = kQuadsB ? 4 : 2;   // consecutive columns of the output that a thread holds
+  static constexpr int kFillParts = 1;          // a tile's copies at once disturb the least
+  static constexpr int kRun = kQuadsB ? 4 : 2;  // consecutive columns of the output that a thread holds
+  static constexpr bool kSwapsPairs = false;    // in for_each_run, the columns 2 i and 2 i + 1
 
   // How accumulators lie in a staged tile of the output: what a phase of the store writes, 8 rows of a
   // chunk's quarters (16 bit), 4 rows of chunk halves (f32 pairs) or 2 rows of chunks (f32 quads), must lie
