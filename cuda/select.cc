@@ -17,11 +17,12 @@ constexpr double kMemoryEfficiency = 0.9;     // of the specified bandwidth: 4.3
 constexpr double kLaunchUs = 1.5;             // start and end of a kernel, without its work
 constexpr int kReservedSharedBytes = 1024;    // that the system takes of each block
 // Fitted to times of 110 products on an H200 (docs/performance.md), not measured one by one: what a copy
-// costs the load/store unit, in passes of its bytes; the share of the shorter of multiplying and
-// shared-memory traffic that the longer does not hide; the share of issue slots that FFMA gets beside loads,
-// addresses and register-bank conflicts.
-constexpr double kCopyPasses = 0.8;
-constexpr double kOverlapLoss = 0.24;
+// costs the load/store unit, in passes of its bytes; what multiplying and shared-memory traffic lose to each
+// other where they take equally long, a loss that falls with the fourth power of their ratio; the shares of
+// issue slots that are left to mma.sync beside the rounding to tf32, and to FFMA beside loads and addresses.
+constexpr double kCopyPasses = 1.2;
+constexpr double kOverlapLoss = 0.3;
+constexpr double kTf32Share = 0.9;
 constexpr double kFfmaShare = 0.84;
 constexpr int64_t kMaxGrid = std::numeric_limits<int32_t>::max();
 
@@ -38,6 +39,10 @@ int blocks_per_sm(const GemmConfig& c, const DeviceFacts& device) {
                                device.threads_per_sm / num_threads(c),
                                device.registers_per_sm / (max_registers(c) * num_threads(c))});
   return std::max(blocks, 1);
+}
+
+double issue_share(Math math) {
+  return math == Math::kTF32 ? kTf32Share : math == Math::kF32 ? kFfmaShare : 1;
 }
 
 // What one K tile of one block costs its SM, in microseconds.
@@ -58,9 +63,9 @@ StepCost step_cost(const GemmConfig& c, const GemmProblem& p, const DeviceFacts&
   const double shared_clocks =
       (fragment_bytes + kCopyPasses * tile_bytes * 16 / alignment) / kSharedBytesPerClock;
   const double shared_us = shared_clocks / clocks_per_us;
-  const double math_us = ring.compute_us / (c.math == Math::kF32 ? kFfmaShare : 1);
-  return {std::max(math_us, shared_us) + kOverlapLoss * std::min(math_us, shared_us),
-          tile_bytes / kL2BytesPerClock / clocks_per_us};
+  const double math_us = ring.compute_us / issue_share(c.math);
+  const double longer = std::max(math_us, shared_us), ratio = std::min(math_us, shared_us) / longer;
+  return {longer * (1 + kOverlapLoss * std::pow(ratio, 4)), tile_bytes / kL2BytesPerClock / clocks_per_us};
 }
 
 // One wave's time on an SM that holds `resident` blocks.
