@@ -2,8 +2,11 @@
 
 from importlib import metadata as _metadata
 
+from jax_gemm import _rules as _rules  # registers how JAX transforms products
+from jax_gemm import checkpoint_policies as checkpoint_policies
 from jax_gemm._explain import Explanation as Explanation
 from jax_gemm._explain import explain as explain
+from jax_gemm._export import export_disabled_checks as export_disabled_checks
 from jax_gemm._matmul import matmul as matmul
 
 try:

@@ -8,15 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_gemm import _ffi
+from jax_gemm._labels import DimensionNumbers
 from jax_gemm._primitive import (
     KERNEL_TYPES_TEXT,
-    DimensionNumbers,
     NoKernel,
     Precision,
-    gemm_p,
+    bind,
     kernel_precision,
 )
 
@@ -39,6 +40,7 @@ def matmul(
     preferred_element_type: DTypeLike | None = None,
     backend: Literal["cuda", "xla"] | None = None,
     config: str | None = None,
+    name: str | None = None,
 ) -> jax.Array:
     """The matrix product of two arrays, under NumPy's rules for `matmul`.
 
@@ -59,6 +61,7 @@ def matmul(
         XLA's product.
       config: name of the kernel configuration to use on a GPU, as `jax_gemm.explain` lists them. None for
         the library's choice.
+      name: what the result is called in policies of `jax.checkpoint` such as `save_only_these_names`.
 
     Returns:
       The product, of shape `(..., M, N)`, without `M` or `N` where the operand is one-dimensional.
@@ -100,11 +103,12 @@ def matmul(
     else:
         _check_config(config, math)
     if backend == "xla":
-        return jnp.matmul(a, b, precision=precision, preferred_element_type=preferred_element_type)
+        out = jnp.matmul(a, b, precision=precision, preferred_element_type=preferred_element_type)
+        return out if name is None else checkpoint_name(out, name)
     if backend == "cuda" and (missing := _ffi.unavailable() or _ffi.missing_cuda()):
         raise RuntimeError(f"jax_gemm.matmul: backend='cuda' was asked for, but {missing}")
 
-    out = gemm_p.bind(
+    out = bind(
         a.astype(operand_type) if a.dtype != operand_type else a,
         b.astype(operand_type) if b.dtype != operand_type else b,
         dimension_numbers=form.dimension_numbers,
@@ -115,7 +119,8 @@ def matmul(
         config=config or "",
         backend=backend,
     )
-    return lax.squeeze(out, tuple(range(form.leading_ones)))
+    out = lax.squeeze(out, tuple(range(form.leading_ones)))
+    return out if name is None else checkpoint_name(out, name)
 
 
 def canonical_precision(precision: PrecisionLike) -> Precision:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import string
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,13 +21,11 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p, transpose_p
 from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_gemm import _ffi
+from jax_gemm import _ffi, _partition, _private
+from jax_gemm._labels import DimensionNumbers, Labels, dot_parameters, labels_of
 
-DimensionNumbers = tuple[
-    tuple[tuple[int, ...], tuple[int, ...]],  # contracted axes of a, of b
-    tuple[tuple[int, ...], tuple[int, ...]],  # batch axes of a, of b
-]
 Precision = tuple[lax.Precision, lax.Precision] | lax.DotAlgorithm | lax.DotAlgorithmPreset | None
 
 gemm_p = Primitive("jax_gemm")
@@ -94,6 +91,26 @@ def _abstract_eval(
 gemm_p.def_abstract_eval(_abstract_eval)
 
 
+def bind(a: jax.Array, b: jax.Array, **params: Any) -> jax.Array:
+    """The primitive on operands of one shard_map, as its types want them: varying over the same mesh axes."""
+    a_axes, b_axes = _varying(a), _varying(b)
+    return gemm_p.bind(_vary(a, b_axes - a_axes), _vary(b, a_axes - b_axes), **params)
+
+
+def _varying(x: jax.Array) -> frozenset[str]:
+    aval = jax.typeof(x)
+    manual = getattr(aval, "manual_axis_type", None)  # JAX 0.10
+    return frozenset(getattr(aval, "vma", ()) if manual is None else manual.varying)
+
+
+def _vary(x: jax.Array, axes: frozenset[str]) -> jax.Array:
+    if not axes:
+        return x
+    vary: Any = getattr(lax, "pcast", None)  # JAX 0.8.2; before, it was pvary
+    names = tuple(sorted(axes))
+    return vary(x, names, to="varying") if vary else lax.__dict__["pvary"](x, names)
+
+
 # ---- evaluation outside jit ----
 
 
@@ -127,21 +144,6 @@ def _with_xla(
 
 
 # ---- lowering to our kernels ----
-
-
-def contraction(
-    dimension_numbers: DimensionNumbers, a_ndim: int, b_ndim: int, out_permutation: Sequence[int]
-) -> tuple[str, str, str]:
-    """The labels of a, b and out: one letter an axis, as in einsum."""
-    (a_contract, b_contract), (a_batch, b_batch) = dimension_numbers
-    a_labels = list(string.ascii_letters[:a_ndim])
-    b_labels = list(string.ascii_letters[a_ndim : a_ndim + b_ndim])
-    for a_axis, b_axis in zip((*a_contract, *a_batch), (*b_contract, *b_batch), strict=True):
-        b_labels[b_axis] = a_labels[a_axis]
-    product = [a_labels[axis] for axis in a_batch]
-    product += [a_labels[axis] for axis in range(a_ndim) if axis not in (*a_contract, *a_batch)]
-    product += [b_labels[axis] for axis in range(b_ndim) if axis not in (*b_contract, *b_batch)]
-    return "".join(a_labels), "".join(b_labels), "".join(product[axis] for axis in out_permutation)
 
 
 def _sources(value: Any, labels: str, shape: tuple[int, ...]) -> Iterator[tuple[Any, str, tuple[int, ...]]]:
@@ -200,8 +202,23 @@ def _why_not_cuda(ctx: mlir.LoweringRuleContext) -> str:
     if reason := _ffi.unavailable():
         _ffi.warn_fallback(reason)
         return reason
-    if not _unpartitioned(ctx):
-        return "products are not yet partitioned over an automatic or explicit mesh; use shard_map"
+    return "" if _unpartitioned(ctx) else _why_not_partitioned(ctx)
+
+
+def _why_not_partitioned(ctx: mlir.LoweringRuleContext) -> str:
+    axes: Any = ctx.module_context.axis_context
+    if not _partitionable:
+        return "this JAX does not say which devices a product is partitioned over"
+    if getattr(axes, "manual_axes", None):
+        return "some axes of the mesh are manual and some are not; make all of them manual"
+    if len(_platforms(ctx)) > 1 or getattr(axes, "num_devices", None) is None:
+        return "the program is exported for several devices; export the function of one, inside shard_map"
+    avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
+    if not all(isinstance(size, int) for aval in avals for size in aval.shape):
+        return "sizes are symbolic on several devices"
+    specs = [aval.sharding.spec for aval in avals]
+    if any(getattr(spec, "unreduced", None) or getattr(spec, "reduced", None) for spec in specs):
+        return "a sum over devices is left open"
     return ""
 
 
@@ -209,28 +226,55 @@ def _lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any)
     """One call of our handler, for operands without the transpositions that it can read through."""
     avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
     a_aval, b_aval, out_aval = avals
-    a_labels, b_labels, out_labels = contraction(
-        params["dimension_numbers"], a_aval.ndim, b_aval.ndim, params["out_permutation"]
-    )
-    attributes = {
-        "precision": kernel_precision(a_aval.dtype, out_aval.dtype, params["precision"]),
-        "config": params["config"],
-    }
-    a_sources, b_sources = [(a, a_labels, a_aval.shape)], [(b, b_labels, b_aval.shape)]
+    whole = labels_of(params["dimension_numbers"], a_aval.ndim, b_aval.ndim, params["out_permutation"])
     static = all(isinstance(size, int) for size in (*a_aval.shape, *b_aval.shape))
+    a_sources, b_sources = [(a, whole.a, a_aval.shape)], [(b, whole.b, b_aval.shape)]
     if static:
         a_sources, b_sources = list(_sources(*a_sources[0])), list(_sources(*b_sources[0]))
-    for a_source, b_source in itertools.product(a_sources, b_sources):
-        (a_value, a_labels, a_shape), (b_value, b_labels, b_shape) = a_source, b_source
-        attributes["contraction"] = f"{a_labels},{b_labels}->{out_labels}"
-        if static and _ffi.core().expressible(attributes["contraction"], a_shape, b_shape):
+    for (a_value, a_labels, a_shape), (b_value, b_labels, b_shape) in itertools.product(a_sources, b_sources):
+        labels = Labels(a_labels, b_labels, whole.out)
+        if static and _ffi.core().expressible(str(labels), a_shape, b_shape):
             continue
+        if not _unpartitioned(ctx):
+            inner = ctx.replace(
+                avals_in=[_permuted(a_aval, whole.a, a_labels), _permuted(b_aval, whole.b, b_labels)]
+            )
+            return _lower_partitioned(inner, a_value, b_value, labels, **params)
+        attributes = {
+            "contraction": str(labels),
+            "precision": kernel_precision(a_aval.dtype, out_aval.dtype, params["precision"]),
+            "config": params["config"],
+        }
         if len(_platforms(ctx)) == 1:
             return jax.ffi.ffi_lowering(_ffi.TARGET)(ctx, a_value, b_value, **attributes)
         if (a_value, b_value) == (a, b):  # the types of other values are not at hand
             by_platform = functools.partial(_by_platform, out=out_aval, attributes=attributes)
             return mlir.lower_fun(by_platform, multiple_results=False)(ctx, a, b, **params)
     return mlir.lower_fun(_in_canonical_form, multiple_results=False)(ctx, a, b, **params)
+
+
+def _permuted(aval: Any, labels: str, permuted: str) -> Any:
+    """The type of what `aval` is a transposition of."""
+    axes = [labels.index(label) for label in permuted]
+    spec = (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
+    sharding = NamedSharding(aval.sharding.mesh, PartitionSpec(*(spec[axis] for axis in axes)))
+    return aval.update(shape=tuple(aval.shape[axis] for axis in axes), sharding=sharding)
+
+
+def _lower_partitioned(ctx: mlir.LoweringRuleContext, a: Any, b: Any, labels: Labels, **params: Any) -> Any:
+    """A product of each device's shards, which is lowered in its turn, and what adds them up."""
+    dimension_numbers, out_permutation, _ = dot_parameters(labels)
+    params |= {"dimension_numbers": dimension_numbers, "out_permutation": out_permutation}
+
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
+        return gemm_p.bind(a, b, **(params | {"out_sharding": None}))
+
+    avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
+    if avals[2].sharding.mesh.empty or not avals[2].sharding.mesh._any_axis_explicit:
+        partitioned = _partition.automatic(labels, product, avals[0].shape, avals[1].shape)
+    else:
+        partitioned = _partition.explicit(labels, product, *avals)
+    return mlir.lower_fun(partitioned, multiple_results=False)(ctx, a, b)
 
 
 def _by_platform(
@@ -264,4 +308,5 @@ def _lower(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
 # NOTE: not cacheable, because a cached lowering sees its operands as arguments, and not what made them. One
 # rule for all platforms, because JAX 0.8 to 0.11 cannot export uncached rules that differ by platform.
 mlir.register_lowering(gemm_p, _lower, cacheable=False)
+_partitionable = _private.requires_devices(gemm_p)  # of custom_partitioning
 _ffi.unavailable()  # registers the handler, for exported programs that call it without being traced here

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
         return
-    # What `matmul` is tested by on any backend, is tested on the GPU too.
+    # What is tested on any backend, is tested on the GPU too.
     for item in items:
-        if item.path.name == "test_matmul.py":
+        if item.path.name in ("test_matmul.py", "test_transforms.py"):
             item.add_marker("gpu")

@@ -178,17 +178,6 @@ def test_slices_of_stacked_weights_are_not_copied() -> None:
 # ---- several devices ----
 
 
-def test_an_automatic_mesh_is_left_to_xla() -> None:
-    two = mesh(2)
-    args = [
-        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(two, spec))
-        for shape, spec in [((64, 64), P("x", None)), ((64, 64), P())]
-    ]
-    program = jax.jit(matmul).lower(*args).compile().as_text()
-    assert _ffi.TARGET not in calls(program)
-    assert "all-gather" not in program
-
-
 def test_a_manual_mesh_calls_the_kernel_on_each_device() -> None:
     two = mesh(2)
     function = jax.shard_map(matmul, mesh=two, in_specs=(P("x"), P("x")), out_specs=P("x"))
