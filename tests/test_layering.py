@@ -31,9 +31,11 @@ STANDARD = {
 
 # A module of jax_gemm and those that it may import.
 MODULES = {
-    "__init__": {"_explain", "_matmul"},
+    "__init__": {"_explain", "_install", "_matmul", "_report"},
     "__main__": {"", "_ffi", "_bench"},
     "_explain": {"_matmul", "_primitive", "_ffi", "_core"},
+    "_report": {"_install", "_primitive", "_ffi", "_core"},
+    "_install": {"_primitive"},
     "_matmul": {"_primitive", "_ffi"},
     "_primitive": {"_ffi"},
     "_ffi": {"_core"},

@@ -1,0 +1,266 @@
+"""`dot_general` itself on our kernels: programs that do not name this library, unchanged.
+
+Only its lowering is replaced. Differentiation, batching, rematerialisation and sharding never see ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.extend.core.primitives import dot_general_p
+from jax.interpreters import mlir
+
+from jax_gemm._primitive import (
+    DimensionNumbers,
+    NoKernel,
+    Precision,
+    kernel_precision,
+    lower_to_cuda,
+    platforms_of,
+    why_not_cuda,
+)
+
+# ---- which products ----
+
+
+def dot_general_precision(a: Any, b: Any, out: Any, *, precision: Precision, out_sharding: Any) -> str:
+    """`kernel_precision` of a dot_general, from its abstract values. Raises NoKernel."""
+    if a.dtype != b.dtype:
+        raise NoKernel(f"its operands are of different types, {a.dtype.name} and {b.dtype.name}")
+    kernel = kernel_precision(a.dtype, out.dtype, precision)
+    if out_sharding is not None or any(_explicitly_sharded(aval) for aval in (a, b, out)):
+        raise NoKernel("an explicit sharding takes part")
+    if not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
+        raise NoKernel("a size is symbolic")
+    return kernel
+
+
+def _explicitly_sharded(aval: Any) -> bool:
+    spec = aval.sharding.spec
+    return any(axis is not None for axis in spec) or bool(getattr(spec, "unreduced", None))
+
+
+def matrix_sizes(
+    dimension_numbers: DimensionNumbers, a_shape: tuple[int, ...], b_shape: tuple[int, ...]
+) -> tuple[int, int, int]:
+    """M, N and K."""
+    (a_contract, b_contract), (a_batch, b_batch) = dimension_numbers
+    k = math.prod(a_shape[axis] for axis in a_contract)
+    m = math.prod(a_shape[axis] for axis in range(len(a_shape)) if axis not in (*a_contract, *a_batch))
+    n = math.prod(b_shape[axis] for axis in range(len(b_shape)) if axis not in (*b_contract, *b_batch))
+    return m, n, k
+
+
+def why_not_worthwhile(kernel: str, sizes: tuple[int, int, int], capability: tuple[int, int] | None) -> str:
+    """Why XLA computes this product where `always` is not asked for, or "".
+
+    Ours are taken where they were measured against XLA's and are level with them: full float32 on an H200,
+    from 4096 in each size. An A100 has no measurement; on an H200 XLA's 16-bit and tf32 products use wgmma,
+    and full float32 at 1000 in each size leaves multiprocessors idle.
+    """
+    if capability is None:
+        return "the device is not known while the program is lowered"
+    if capability != (9, 0):
+        return f"compute capability {capability[0]}.{capability[1]} is not measured"
+    if kernel != "highest":
+        return "XLA's kernels use wgmma, ours mma.sync, which issues less"
+    if min(sizes) < 4096:
+        return "XLA's kernels are faster below 4096 in M, N or K"
+    return ""
+
+
+def _why_not(ctx: mlir.LoweringRuleContext, mode: str | None, dot: dict[str, Any]) -> str:
+    if mode is None:
+        return "not installed in this thread"
+    if len(platforms_of(ctx)) > 1:
+        return "the program is for several platforms"
+    avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
+    try:
+        kernel = dot_general_precision(*avals, precision=dot["precision"], out_sharding=dot["out_sharding"])
+    except NoKernel as reason:
+        return str(reason)
+    capability = _capability(ctx)
+    if capability is not None and capability < (8, 0):
+        return f"no kernel runs on compute capability {capability[0]}.{capability[1]}"
+    if mode != "always":
+        sizes = matrix_sizes(dot["dimension_numbers"], avals[0].shape, avals[1].shape)
+        if reason := why_not_worthwhile(kernel, sizes, capability):
+            return reason
+    return why_not_cuda(ctx)
+
+
+def _capability(ctx: mlir.LoweringRuleContext) -> tuple[int, int] | None:
+    """Of the devices that are compiled for; None where lowering is not told, or they differ."""
+    # NOTE: not the device assignment: JAX lowers once for all devices of a backend.
+    backend: Any = ctx.module_context.backend
+    found = {
+        str(getattr(device, "compute_capability", "")) for device in (backend.devices() if backend else ())
+    }
+    major, _, minor = found.pop().partition(".") if len(found) == 1 else ("", "", "")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
+# ---- the rule ----
+
+# None, "measured" or "always": in the key of every cache of JAX, and in each thread its own.
+_mode: Any = jax.make_user_context(None)
+
+# JAX's dot_general under another name, with the lowerings that were there before ours.
+_jax_dot_general_p = Primitive("dot_general")
+_jax_dot_general_p.def_abstract_eval(lambda a, b, **dot: dot_general_p.abstract_eval(a, b, **dot)[0])
+
+
+def _lower(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **dot: Any) -> Any:
+    if not _why_not(ctx, _mode.value, dot):
+        (out,) = ctx.avals_out
+        return lower_to_cuda(
+            ctx, a, b, **dot, out_permutation=tuple(range(out.ndim)), config="", backend=None
+        )
+    if len(platforms_of(ctx)) > 1:
+        return mlir.lower_fun(_jax_dot_general_p.bind, multiple_results=False)(ctx, a, b, **dot)
+    (platform,) = platforms_of(ctx)
+    default, by_platform = _tables()
+    entry = by_platform[platform].get(_jax_dot_general_p) or default[_jax_dot_general_p]
+    return entry.rule(ctx, a, b, **dot)
+
+
+# ---- registration ----
+
+_lock = threading.RLock()
+_globally = False  # install() has been called
+_holders = 0  # install(), and each context that is open in any thread
+
+
+def _tables() -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
+    """JAX's lowering rules by primitive: for any platform, and by platform."""
+    return mlir._lowerings, mlir._platform_specific_lowerings
+
+
+def _uncacheable() -> set[Primitive]:
+    # NOTE: register_lowering can add to this set, and nothing public can remove from it.
+    return mlir.register_lowering.__globals__["_uncacheable_primitives"]  # type: ignore[no-any-return]
+
+
+def _set_everywhere(mode: str | None) -> None:
+    _mode._obj.set_global(mode)  # a public method only since JAX 0.10
+
+
+def _hold() -> None:
+    global _holders
+    with _lock:
+        if not _holders:
+            _replace_rules()
+        _holders += 1
+
+
+def _release() -> None:
+    global _holders
+    with _lock:
+        _holders -= 1
+        if not _holders:
+            _restore_rules()
+
+
+def _replace_rules() -> None:
+    try:
+        default, by_platform = _tables()
+        _uncacheable()
+        _mode._obj.set_global  # noqa: B018
+    except (AttributeError, KeyError) as error:
+        raise RuntimeError(
+            f"jax_gemm.install: JAX {jax.__version__} keeps its lowering rules elsewhere ({error} is missing); "
+            "call jax_gemm.matmul instead, or use a JAX from 0.8 to 0.12"
+        ) from error
+    for table in (default, *by_platform.values()):
+        if dot_general_p in table:
+            table[_jax_dot_general_p] = table[dot_general_p]
+    # In this order: whoever lowers meanwhile finds one rule or the other. One rule for all platforms and
+    # not cacheable, for the reasons given in _primitive.py.
+    mlir.register_lowering(dot_general_p, _lower, cacheable=False)
+    for table in by_platform.values():
+        table.pop(dot_general_p, None)
+
+
+def _restore_rules() -> None:
+    default, by_platform = _tables()
+    for table in (*by_platform.values(), default):
+        if _jax_dot_general_p in table:
+            table[dot_general_p] = table[_jax_dot_general_p]
+    _uncacheable().discard(dot_general_p)
+
+
+# ---- public ----
+
+
+def install(*, always: bool = False) -> None:
+    """Makes `lax.dot_general` use our kernels on CUDA, in every thread: `jnp.dot`, `@`, `jnp.einsum`, models.
+
+    What is jitted already is compiled anew at its next call; what `.lower()` or `.compile()` has returned
+    stays as it is. Calling it again only sets `always`.
+
+    Left to XLA, as before: types that `matmul` leaves to XLA, operands of different types, platforms other
+    than CUDA, meshes of several devices outside `jax.shard_map`, explicit shardings, symbolic sizes, and
+    exports for several platforms at once. `report` lists the products of a function, each with its reason.
+
+    Args:
+      always: False to take only products that are measured to be no slower than XLA's: today full float32
+        (`precision=HIGHEST`) on GPUs of compute capability 9.0, from 4096 in each of M, N and K, if the
+        device is known while the program is lowered. True for every product that a kernel computes.
+
+    Raises:
+      RuntimeError: this version of JAX keeps its lowering rules elsewhere.
+
+    Example:
+      >>> import jax_gemm
+      >>> jax_gemm.install()
+      >>> jax_gemm.uninstall()
+    """
+    global _globally
+    with _lock:
+        if not _globally:
+            _hold()
+            _globally = True
+        _set_everywhere(_mode_name(always))
+
+
+def uninstall() -> None:
+    """Undoes `install`; a context of `installed` that is open stays in force. Harmless if not installed."""
+    global _globally
+    with _lock:
+        if _globally:
+            _set_everywhere(None)
+            _globally = False
+            _release()
+
+
+@contextlib.contextmanager
+def installed(*, always: bool = False) -> Iterator[None]:
+    """`install` for the enclosed calls of this thread; the innermost context is in force.
+
+    Args:
+      always: as for `install`.
+
+    Raises:
+      RuntimeError: as for `install`.
+
+    Example:
+      >>> import jax.numpy as jnp, jax_gemm
+      >>> with jax_gemm.installed():
+      ...     c = jnp.ones((8, 8)) @ jnp.ones((8, 8))
+    """
+    _hold()
+    try:
+        with _mode(_mode_name(always)):
+            yield
+    finally:
+        _release()
+
+
+def _mode_name(always: bool) -> str:
+    return "always" if always else "measured"
