@@ -1,6 +1,7 @@
 """`dot_general` itself on our kernels: programs that do not name this library, unchanged.
 
-Only its lowering is replaced. Differentiation, batching, rematerialisation and sharding never see ours.
+Only its lowering is replaced, and that of transpose where it is applied to a product. Differentiation,
+batching, rematerialisation and sharding never see ours.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 
 import jax
 from jax.extend.core import Primitive
-from jax.extend.core.primitives import dot_general_p
+from jax.extend.core.primitives import dot_general_p, transpose_p
 from jax.interpreters import mlir
 
+from jax_gemm import _ffi
 from jax_gemm._primitive import (
     DimensionNumbers,
     NoKernel,
@@ -29,12 +31,12 @@ from jax_gemm._primitive import (
 # ---- which products ----
 
 
-def dot_general_precision(a: Any, b: Any, out: Any, *, precision: Precision, out_sharding: Any) -> str:
+def dot_general_precision(a: Any, b: Any, out: Any, precision: Precision) -> str:
     """`kernel_precision` of a dot_general, from its abstract values. Raises NoKernel."""
     if a.dtype != b.dtype:
         raise NoKernel(f"its operands are of different types, {a.dtype.name} and {b.dtype.name}")
     kernel = kernel_precision(a.dtype, out.dtype, precision)
-    if out_sharding is not None or any(_explicitly_sharded(aval) for aval in (a, b, out)):
+    if any(_explicitly_sharded(aval) for aval in (a, b, out)):
         raise NoKernel("an explicit sharding takes part")
     if not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
         raise NoKernel("a size is symbolic")
@@ -81,15 +83,16 @@ def _why_not(ctx: mlir.LoweringRuleContext, mode: str | None, dot: dict[str, Any
     if len(platforms_of(ctx)) > 1:
         return "the program is for several platforms"
     avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
+    a, b, out = avals
     try:
-        kernel = dot_general_precision(*avals, precision=dot["precision"], out_sharding=dot["out_sharding"])
-    except NoKernel as reason:
-        return str(reason)
+        kernel = dot_general_precision(a, b, out, dot["precision"])
+    except NoKernel as unsupported:
+        return str(unsupported)
     capability = _capability(ctx)
     if capability is not None and capability < (8, 0):
         return f"no kernel runs on compute capability {capability[0]}.{capability[1]}"
     if mode != "always":
-        sizes = matrix_sizes(dot["dimension_numbers"], avals[0].shape, avals[1].shape)
+        sizes = matrix_sizes(dot["dimension_numbers"], a.shape, b.shape)
         if reason := why_not_worthwhile(kernel, sizes, capability):
             return reason
     return why_not_cuda(ctx)
@@ -106,28 +109,105 @@ def _capability(ctx: mlir.LoweringRuleContext) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
-# ---- the rule ----
+# ---- the rules ----
 
 # None, "measured" or "always": in the key of every cache of JAX, and in each thread its own.
 _mode: Any = jax.make_user_context(None)
 
-# JAX's dot_general under another name, with the lowerings that were there before ours.
-_jax_dot_general_p = Primitive("dot_general")
-_jax_dot_general_p.def_abstract_eval(lambda a, b, **dot: dot_general_p.abstract_eval(a, b, **dot)[0])
+
+def _jax_primitive(replaced: Primitive) -> Primitive:
+    """A primitive of JAX under another name, for the lowerings that were there before ours."""
+    primitive = Primitive(replaced.name)
+    primitive.def_abstract_eval(lambda *avals, **params: replaced.abstract_eval(*avals, **params)[0])
+    return primitive
 
 
-def _lower(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **dot: Any) -> Any:
-    if not _why_not(ctx, _mode.value, dot):
-        (out,) = ctx.avals_out
-        return lower_to_cuda(
-            ctx, a, b, **dot, out_permutation=tuple(range(out.ndim)), config="", backend=None
-        )
+_jax_primitives = {replaced: _jax_primitive(replaced) for replaced in (dot_general_p, transpose_p)}
+
+
+def _lower_with_jax(primitive: Primitive, ctx: mlir.LoweringRuleContext, *args: Any, **params: Any) -> Any:
     if len(platforms_of(ctx)) > 1:
-        return mlir.lower_fun(_jax_dot_general_p.bind, multiple_results=False)(ctx, a, b, **dot)
+        return mlir.lower_fun(_jax_primitives[primitive].bind, multiple_results=False)(ctx, *args, **params)
     (platform,) = platforms_of(ctx)
     default, by_platform = _tables()
-    entry = by_platform[platform].get(_jax_dot_general_p) or default[_jax_dot_general_p]
-    return entry.rule(ctx, a, b, **dot)
+    entry = by_platform[platform].get(_jax_primitives[primitive]) or default[_jax_primitives[primitive]]
+    return entry.rule(ctx, *args, **params)
+
+
+def _lower_dot_general(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **dot: Any) -> Any:
+    if _why_not(ctx, _mode.value, dot):
+        return _lower_with_jax(dot_general_p, ctx, a, b, **dot)
+    (out_aval,) = ctx.avals_out
+    identity = tuple(range(out_aval.ndim))
+    # NOTE: gradients name the sharding of their result, also where nothing is sharded.
+    ours = {"out_sharding": None, "out_permutation": identity, "config": "", "backend": None}
+    (out,) = lower_to_cuda(ctx, a, b, **dot | ours)
+    return [_transposed(out, identity)]
+
+
+def _lower_transpose(ctx: mlir.LoweringRuleContext, x: Any, *, permutation: tuple[int, ...]) -> Any:
+    """As JAX does, but of one of our products a product in that order: JAX's gradients transpose results."""
+    if (product := _in_order(x, permutation)) is not None:
+        return [product]
+    return _lower_with_jax(transpose_p, ctx, x, permutation=permutation)
+
+
+def _in_order(x: Any, permutation: tuple[int, ...]) -> Any:
+    """Has the call behind `x` write its result in this order, and `x` transpose that back.
+
+    None if `x` is no result of `_lower_dot_general`, is read already, or kernels cannot write in this order.
+    """
+    identity = _operation(x, "stablehlo.transpose")  # what we return: an operand that can be exchanged
+    call = identity and _operation(identity.operands[0], "stablehlo.custom_call")
+    if not call or call.attributes["call_target_name"].value != _ffi.TARGET:
+        return None
+    if any(True for _ in x.uses) or sum(1 for _ in call.results[0].uses) > 1:
+        return None
+    attributes = {named.name: named.attr for named in _named(call.attributes)}
+    key = "mhlo.backend_config" if "mhlo.backend_config" in attributes else "backend_config"
+    config = {named.name: named.attr for named in _named(attributes[key])}
+    operands, _, out_labels = config["contraction"].value.partition("->")
+    contraction = f"{operands}->{''.join(out_labels[axis] for axis in permutation)}"
+    shapes = [mlir.ir.RankedTensorType(operand.type).shape for operand in call.operands]
+    if _ffi.core().expressible(contraction, *shapes):
+        return None
+    config["contraction"] = mlir.ir.StringAttr.get(contraction)
+    with mlir.ir.InsertionPoint(call):
+        product = mlir.ir.Operation.create(
+            call.name,
+            results=[_permuted_type(x.type, permutation)],
+            operands=list(call.operands),
+            attributes={**attributes, key: mlir.ir.DictAttr.get(config)},
+            loc=call.location,
+        ).results[0]
+        inverse = tuple(permutation.index(axis) for axis in range(len(permutation)))
+        identity.operands[0] = _transposed(product, inverse)
+    call.erase()
+    return product
+
+
+def _operation(value: Any, name: str) -> Any:
+    """The operation that `value` is a result of, if it is one of this name."""
+    operation = getattr(value.owner, "operation", None)  # None: an argument of a block
+    return operation if operation is not None and operation.name == name else None
+
+
+def _named(attributes: Any) -> list[Any]:
+    return [attributes[i] for i in range(len(attributes))]  # what iteration gives depends on the version
+
+
+def _permuted_type(x: Any, permutation: tuple[int, ...]) -> Any:
+    x = mlir.ir.RankedTensorType(x)
+    return mlir.ir.RankedTensorType.get([x.shape[axis] for axis in permutation], x.element_type)
+
+
+def _transposed(x: Any, permutation: tuple[int, ...]) -> Any:
+    return mlir.ir.Operation.create(
+        "stablehlo.transpose",
+        results=[_permuted_type(x.type, permutation)],
+        operands=[x],
+        attributes={"permutation": mlir.ir.DenseI64ArrayAttr.get(permutation)},
+    ).results[0]
 
 
 # ---- registration ----
@@ -144,7 +224,7 @@ def _tables() -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
 
 def _uncacheable() -> set[Primitive]:
     # NOTE: register_lowering can add to this set, and nothing public can remove from it.
-    return mlir.register_lowering.__globals__["_uncacheable_primitives"]  # type: ignore[no-any-return]
+    return mlir.register_lowering.__globals__["_uncacheable_primitives"]
 
 
 def _set_everywhere(mode: str | None) -> None:
@@ -174,25 +254,29 @@ def _replace_rules() -> None:
         _mode._obj.set_global  # noqa: B018
     except (AttributeError, KeyError) as error:
         raise RuntimeError(
-            f"jax_gemm.install: JAX {jax.__version__} keeps its lowering rules elsewhere ({error} is missing); "
-            "call jax_gemm.matmul instead, or use a JAX from 0.8 to 0.12"
+            f"jax_gemm.install: JAX {jax.__version__} keeps its lowering rules elsewhere ({error}); call "
+            "jax_gemm.matmul instead, or use a JAX from 0.8 to 0.12"
         ) from error
-    for table in (default, *by_platform.values()):
-        if dot_general_p in table:
-            table[_jax_dot_general_p] = table[dot_general_p]
+    for primitive, jax_primitive in _jax_primitives.items():
+        for table in (default, *by_platform.values()):
+            if primitive in table:
+                table[jax_primitive] = table[primitive]
     # In this order: whoever lowers meanwhile finds one rule or the other. One rule for all platforms and
     # not cacheable, for the reasons given in _primitive.py.
-    mlir.register_lowering(dot_general_p, _lower, cacheable=False)
+    mlir.register_lowering(dot_general_p, _lower_dot_general, cacheable=False)
+    mlir.register_lowering(transpose_p, _lower_transpose, cacheable=False)
     for table in by_platform.values():
-        table.pop(dot_general_p, None)
+        for primitive in _jax_primitives:
+            table.pop(primitive, None)
 
 
 def _restore_rules() -> None:
     default, by_platform = _tables()
-    for table in (*by_platform.values(), default):
-        if _jax_dot_general_p in table:
-            table[dot_general_p] = table[_jax_dot_general_p]
-    _uncacheable().discard(dot_general_p)
+    for primitive, jax_primitive in _jax_primitives.items():
+        for table in (*by_platform.values(), default):
+            if jax_primitive in table:
+                table[primitive] = table[jax_primitive]
+        _uncacheable().discard(primitive)
 
 
 # ---- public ----

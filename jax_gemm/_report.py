@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from jax_gemm._primitive import NoKernel, contraction, gemm_p, kernel_precision
 
 if TYPE_CHECKING:
     from jax_gemm import _core
+
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +71,10 @@ class Report:
     def __str__(self) -> str:
         taken = sum(line.config is not None and not line.reason for line in self.lines)
         possible = sum(line.config is not None for line in self.lines)
+        products = f"{len(self.lines)} product{'s' * (len(self.lines) != 1)}"
         summary = (
-            f"{len(self.lines)} products on {self.device}: {taken} on our kernels after install(), {possible} "
-            "after install(always=True)"
+            f"{products} on {self.device}: {taken} by our kernels after install(), "
+            f"{possible} after install(always=True)"
         )
         return "\n".join([summary, *(f"\n{line}" for line in self.lines)])
 
@@ -108,13 +112,13 @@ def report(fn: Callable[..., Any], *args: Any, device: int | str | None = None, 
 def _facts(device: int | str) -> _core.Device:
     core = _ffi.core()
     if isinstance(device, int):
-        return core.device_facts(device)  # type: ignore[no-any-return]
+        return core.device_facts(device)
     known = {facts["name"]: facts for facts in core.known_devices()}
     if device not in known:
         raise ValueError(
             f"jax_gemm.report: device is an ordinal or one of {', '.join(known)}, not {device!r}"
         )
-    return known[device]  # type: ignore[no-any-return]
+    return known[device]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,14 +128,15 @@ class _Place:
     device: int | str
     capability: tuple[int, int]
     count: int | None = 1
+    manual: frozenset[str] = frozenset()
     partitioned: str = ""
 
 
 def _lines(jaxpr: Any, place: _Place) -> Iterator[ReportLine]:
-    transposes = {id(eqn.outvars[0]): eqn for eqn in jaxpr.eqns if eqn.primitive is transpose_p}
+    values = _Values(jaxpr)
     for eqn in jaxpr.eqns:
         if eqn.primitive is dot_general_p or eqn.primitive is gemm_p:
-            yield _line(eqn, transposes, place)
+            yield _line(eqn, values, place)
         elif eqn.primitive.name != "pallas_call":
             inner = _inside(eqn, place)
             for value in eqn.params.values():
@@ -148,15 +153,51 @@ def _inside(eqn: Any, place: _Place) -> _Place:
         case "while":
             return dataclasses.replace(place, count=None)
         case "shard_map":
-            automatic = set(eqn.params["mesh"].axis_names) - set(eqn.params["manual_axes"])
-            if automatic:
-                return dataclasses.replace(
-                    place, partitioned=f"axes {sorted(automatic)} of the mesh are not manual"
-                )
+            new = eqn.params["manual_axes" if "manual_axes" in eqn.params else "newly_manual_axes"]
+            manual = place.manual | frozenset(new)
+            automatic = ", ".join(sorted(set(eqn.params["mesh"].axis_names) - manual))
+            return dataclasses.replace(
+                place,
+                manual=manual,
+                partitioned=automatic and f"axes of its mesh are not manual: {automatic}",
+            )
     return place
 
 
-def _line(eqn: Any, transposes: dict[int, Any], place: _Place) -> ReportLine:
+class _Values:
+    """What is known of a jaxpr's values while it is lowered: which are others, transposed."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        self._first_reader: dict[int, Any] = {}
+        self._source: dict[int, tuple[Any, tuple[int, ...]]] = {}  # value = transpose(source, permutation)
+        for eqn in jaxpr.eqns:
+            for variable in eqn.invars:
+                self._first_reader.setdefault(id(variable), eqn)
+            if eqn.primitive is transpose_p:
+                self._source[id(eqn.outvars[0])] = (eqn.invars[0], eqn.params["permutation"])
+
+    def sources(self, variable: Any, labels: str) -> list[tuple[str, tuple[int, ...]]]:
+        """A value under all transpositions that made it: the innermost source first, itself last."""
+        here = (labels, variable.aval.shape)
+        if id(variable) not in self._source:
+            return [here]
+        source, permutation = self._source[id(variable)]
+        inner = "".join(labels[permutation.index(axis)] for axis in range(len(permutation)))
+        return [*self.sources(source, inner), here]
+
+    def transposed_first(self, product: Any) -> tuple[int, ...] | None:
+        """The permutation, if a transposition is the first to read this product."""
+        eqn = self._first_reader.get(id(product))
+        return eqn.params["permutation"] if eqn is not None and eqn.primitive is transpose_p else None
+
+    def write_transposed(self, product: Any) -> None:
+        """From now on the product is a transposition of what was made from it."""
+        (transposed,) = self._first_reader[id(product)].outvars
+        _, permutation = self._source.pop(id(transposed))
+        self._source[id(product)] = (transposed, tuple(permutation.index(i) for i in range(len(permutation))))
+
+
+def _line(eqn: Any, values: _Values, place: _Place) -> ReportLine:
     a, b = (variable.aval for variable in eqn.invars)
     (out,) = (variable.aval for variable in eqn.outvars)
     params = eqn.params
@@ -172,7 +213,7 @@ def _line(eqn: Any, transposes: dict[int, Any], place: _Place) -> ReportLine:
         out_dtype=out.dtype.name,
         precision=_precision_text(params["precision"]),
         count=place.count,
-        source=source_info_util.summarize(eqn.source_info) or "an unknown place",
+        source=_source(eqn.source_info),
     )
     sizes = matrix_sizes(params["dimension_numbers"], a.shape, b.shape)
     ours = eqn.primitive is gemm_p
@@ -180,14 +221,12 @@ def _line(eqn: Any, transposes: dict[int, Any], place: _Place) -> ReportLine:
         if ours:
             kernel = kernel_precision(a.dtype, out.dtype, params["precision"])
         else:
-            kernel = dot_general_precision(
-                a, b, out, precision=params["precision"], out_sharding=params["out_sharding"]
-            )
+            kernel = dot_general_precision(a, b, out, params["precision"])
         if place.partitioned:
             raise NoKernel(place.partitioned)
-    except NoKernel as reason:
-        return dataclasses.replace(line, reason=str(reason))
-    line = _as_read(line, eqn, (a_labels, b_labels, out_labels), transposes, sizes)
+    except NoKernel as unsupported:
+        return dataclasses.replace(line, reason=str(unsupported))
+    line = _as_read(line, eqn, (a_labels, b_labels, out_labels), values, sizes)
     if 0 in out.shape:
         return dataclasses.replace(line, reason="the result is empty: nothing is launched")
     try:
@@ -205,31 +244,34 @@ def _as_read(
     line: ReportLine,
     eqn: Any,
     labels: tuple[str, str, str],
-    transposes: dict[int, Any],
+    values: _Values,
     sizes: tuple[int, int, int],
 ) -> ReportLine:
-    """The choice that `lower_to_cuda` makes: the first sources that can be read in place."""
+    """The choices that the lowerings make: the first sources and the order that kernels work on in place."""
     a_labels, b_labels, out_labels = labels
-    a_sources = _sources(eqn.invars[0], a_labels, transposes)
-    b_sources = _sources(eqn.invars[1], b_labels, transposes)
+    a_sources = values.sources(eqn.invars[0], a_labels)
+    b_sources = values.sources(eqn.invars[1], b_labels)
     for (a_read, a_shape), (b_read, b_shape) in itertools.product(a_sources, b_sources):
-        read = f"{a_read},{b_read}->{out_labels}"
-        if not _ffi.core().expressible(read, a_shape, b_shape):
-            return dataclasses.replace(line, contraction=read, a_shape=a_shape, b_shape=b_shape)
+        if _ffi.core().expressible(f"{a_read},{b_read}->{out_labels}", a_shape, b_shape):
+            continue
+        if permutation := eqn.primitive is dot_general_p and values.transposed_first(eqn.outvars[0]):
+            ordered = "".join(out_labels[axis] for axis in permutation)
+            if not _ffi.core().expressible(f"{a_read},{b_read}->{ordered}", a_shape, b_shape):
+                values.write_transposed(eqn.outvars[0])
+                out_labels = ordered
+        return dataclasses.replace(
+            line, contraction=f"{a_read},{b_read}->{out_labels}", a_shape=a_shape, b_shape=b_shape
+        )
     m, n, k = sizes
     (_, _), (a_batch, _) = eqn.params["dimension_numbers"]
     batch = math.prod(eqn.invars[0].aval.shape[axis] for axis in a_batch)
     return dataclasses.replace(line, contraction="zmk,zkn->zmn", a_shape=(batch, m, k), b_shape=(batch, k, n))
 
 
-def _sources(variable: Any, labels: str, transposes: dict[int, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """A variable under all transpositions that made it: the innermost source first, itself last."""
-    here = (labels, variable.aval.shape)
-    if (eqn := transposes.get(id(variable))) is None:
-        return [here]
-    permutation = eqn.params["permutation"]
-    source = "".join(labels[permutation.index(axis)] for axis in range(len(permutation)))
-    return [*_sources(eqn.invars[0], source, transposes), here]
+def _source(info: Any) -> str:
+    """The innermost line that is neither JAX's nor ours."""
+    frames = source_info_util.summarize(info, num_frames=9).splitlines()[::-1]
+    return next((frame for frame in frames if not frame.startswith(_PACKAGE)), "an unknown place")
 
 
 def _precision_text(precision: Any) -> str:

@@ -35,7 +35,7 @@ MODULES = {
     "__main__": {"", "_ffi", "_bench"},
     "_explain": {"_matmul", "_primitive", "_ffi", "_core"},
     "_report": {"_install", "_primitive", "_ffi", "_core"},
-    "_install": {"_primitive"},
+    "_install": {"_primitive", "_ffi"},
     "_matmul": {"_primitive", "_ffi"},
     "_primitive": {"_ffi"},
     "_ffi": {"_core"},
