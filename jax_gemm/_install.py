@@ -62,9 +62,9 @@ def matrix_sizes(
 def why_not_worthwhile(kernel: str, sizes: tuple[int, int, int], capability: tuple[int, int] | None) -> str:
     """Why XLA computes this product where `always` is not asked for, or "".
 
-    Ours are taken where they were measured against XLA's and are level with them: full float32 on an H200,
-    from 4096 in each size. An A100 has no measurement; on an H200 XLA's 16-bit and tf32 products use wgmma,
-    and full float32 at 1000 in each size leaves multiprocessors idle.
+    Ours are taken where they are on a level with XLA's: full float32 on an H200, from 4096 in each size.
+    Smaller ones leave multiprocessors idle that XLA's use; 16-bit and tf32 products of XLA use wgmma there;
+    and no other device is measured.
     """
     if capability is None:
         return "the device is not known while the program is lowered"
@@ -291,9 +291,10 @@ def install(*, always: bool = False) -> None:
     Left to XLA, as before: types that `matmul` leaves to XLA, operands of different types, platforms other
     than CUDA, meshes of several devices outside `jax.shard_map`, explicit shardings, symbolic sizes, and
     exports for several platforms at once. `report` lists the products of a function, each with its reason.
+    `matmul(backend="xla")` is `jnp.matmul`, and becomes ours like any other.
 
     Args:
-      always: False to take only products that are measured to be no slower than XLA's: today full float32
+      always: False to take only products for which our kernels are on a level with XLA's: today full float32
         (`precision=HIGHEST`) on GPUs of compute capability 9.0, from 4096 in each of M, N and K, if the
         device is known while the program is lowered. True for every product that a kernel computes.
 
