@@ -158,8 +158,10 @@ def _in_order(x: Any, permutation: tuple[int, ...]) -> Any:
     None if `x` is no result of `_lower_dot_general`, is read already, or kernels cannot write in this order.
     """
     identity = _operation(x, "stablehlo.transpose")  # what we return: an operand that can be exchanged
-    call = identity and _operation(identity.operands[0], "stablehlo.custom_call")
-    if not call or call.attributes["call_target_name"].value != _ffi.TARGET:
+    if identity is None or list(identity.attributes["permutation"]) != list(range(len(permutation))):
+        return None
+    call = _operation(identity.operands[0], "stablehlo.custom_call")
+    if call is None or call.attributes["call_target_name"].value != _ffi.TARGET:
         return None
     if any(True for _ in x.uses) or sum(1 for _ in call.results[0].uses) > 1:
         return None

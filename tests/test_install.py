@@ -113,6 +113,20 @@ def test_a_product_is_computed_once(function: Callable[..., Any], expected: str,
     assert len(kernels(program)) == others
 
 
+@pytest.mark.parametrize("product", [matmul, lambda a, b: jnp.matmul(a, b).transpose(2, 0, 1)])
+def test_transpositions_of_transpositions(product: Callable[..., Any]) -> None:
+    def once(a: jax.Array, b: jax.Array) -> jax.Array:
+        return product(a, b)
+
+    def thrice(a: jax.Array, b: jax.Array) -> jax.Array:
+        return product(a, b).transpose(0, 2, 1).transpose(1, 0, 2)
+
+    with jax_gemm.installed(always=True):
+        texts = [lowered(function, (16, 16, 16), (16, 16, 16)) for function in (once, thrice)]
+    assert contraction(texts[0]) == contraction(texts[1])
+    assert texts[1].count("stablehlo.transpose") == texts[0].count("stablehlo.transpose") + 2
+
+
 @deviceless
 def test_a_transposed_product_is_read_in_place() -> None:
     def function(x: jax.Array, w: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
