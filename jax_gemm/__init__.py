@@ -7,7 +7,13 @@ from jax_gemm import checkpoint_policies as checkpoint_policies
 from jax_gemm._explain import Explanation as Explanation
 from jax_gemm._explain import explain as explain
 from jax_gemm._export import export_disabled_checks as export_disabled_checks
+from jax_gemm._install import install as install
+from jax_gemm._install import installed as installed
+from jax_gemm._install import uninstall as uninstall
 from jax_gemm._matmul import matmul as matmul
+from jax_gemm._report import Report as Report
+from jax_gemm._report import ReportLine as ReportLine
+from jax_gemm._report import report as report
 
 try:
     __version__ = _metadata.version("jax_gemm")

@@ -195,8 +195,8 @@ def _unpartitioned(ctx: mlir.LoweringRuleContext) -> bool:
     return getattr(axes, "num_devices", None) == 1
 
 
-def _why_not_cuda(ctx: mlir.LoweringRuleContext) -> str:
-    platforms = _platforms(ctx)
+def why_not_cuda(ctx: mlir.LoweringRuleContext) -> str:
+    platforms = platforms_of(ctx)
     if "cuda" not in platforms:
         return f"the computation is compiled for {', '.join(platforms)}; place its inputs on a CUDA device"
     if reason := _ffi.unavailable():
@@ -211,8 +211,8 @@ def _why_not_partitioned(ctx: mlir.LoweringRuleContext) -> str:
         return "this JAX does not say which devices a product is partitioned over"
     if getattr(axes, "manual_axes", None):
         return "some axes of the mesh are manual and some are not; make all of them manual"
-    if len(_platforms(ctx)) > 1 or getattr(axes, "num_devices", None) is None:
-        return "the program is exported for several devices; export the function of one, inside shard_map"
+    if len(platforms_of(ctx)) > 1 or getattr(axes, "device_assignment", None) is None:
+        return "the program is for devices that are not known while it is lowered; use shard_map"
     avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
     if not all(isinstance(size, int) for aval in avals for size in aval.shape):
         return "sizes are symbolic on several devices"
@@ -222,7 +222,7 @@ def _why_not_partitioned(ctx: mlir.LoweringRuleContext) -> str:
     return ""
 
 
-def _lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
+def lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
     """One call of our handler, for operands without the transpositions that it can read through."""
     avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
     a_aval, b_aval, out_aval = avals
@@ -245,7 +245,7 @@ def _lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any)
             "precision": kernel_precision(a_aval.dtype, out_aval.dtype, params["precision"]),
             "config": params["config"],
         }
-        if len(_platforms(ctx)) == 1:
+        if len(platforms_of(ctx)) == 1:
             return jax.ffi.ffi_lowering(_ffi.TARGET)(ctx, a_value, b_value, **attributes)
         if (a_value, b_value) == (a, b):  # the types of other values are not at hand
             by_platform = functools.partial(_by_platform, out=out_aval, attributes=attributes)
@@ -291,18 +291,18 @@ def _by_platform(
     )
 
 
-def _platforms(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
+def platforms_of(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
     if getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host":
         return ("cpu",)
     return tuple(ctx.platforms or ctx.module_context.platforms)
 
 
 def _lower(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
-    if reason := _why_not_cuda(ctx):
+    if reason := why_not_cuda(ctx):
         if params["backend"] == "cuda":
             raise RuntimeError(f"jax_gemm: backend='cuda' was asked for, but {reason}")
         return mlir.lower_fun(_with_xla, multiple_results=False)(ctx, a, b, **params)
-    return _lower_to_cuda(ctx, a, b, **params)
+    return lower_to_cuda(ctx, a, b, **params)
 
 
 # NOTE: not cacheable, because a cached lowering sees its operands as arguments, and not what made them. One

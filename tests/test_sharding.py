@@ -132,7 +132,7 @@ def partitioned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         taken.append(not reason)
         return reason
 
-    monkeypatch.setattr(_primitive, "_why_not_cuda", why_not)
+    monkeypatch.setattr(_primitive, "why_not_cuda", why_not)
     jax.clear_caches()
     yield taken
     jax.clear_caches()
