@@ -2,6 +2,11 @@
 
 from importlib import metadata as _metadata
 
+from jax_gemm._dot_general import dot as dot
+from jax_gemm._dot_general import dot_general as dot_general
+from jax_gemm._dot_general import einsum as einsum
+from jax_gemm._dot_general import tensordot as tensordot
+from jax_gemm._dot_general import vdot as vdot
 from jax_gemm._explain import Explanation as Explanation
 from jax_gemm._explain import explain as explain
 from jax_gemm._matmul import matmul as matmul

@@ -223,7 +223,7 @@ def _lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any)
     for a_source, b_source in itertools.product(a_sources, b_sources):
         (a_value, a_labels, a_shape), (b_value, b_labels, b_shape) = a_source, b_source
         attributes["contraction"] = f"{a_labels},{b_labels}->{out_labels}"
-        if static and _ffi.core().expressible(attributes["contraction"], a_shape, b_shape):
+        if _ffi.core().expressible(attributes["contraction"], _known(a_shape), _known(b_shape)):
             continue
         if len(_platforms(ctx)) == 1:
             return jax.ffi.ffi_lowering(_ffi.TARGET)(ctx, a_value, b_value, **attributes)
@@ -231,6 +231,11 @@ def _lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any)
             by_platform = functools.partial(_by_platform, out=out_aval, attributes=attributes)
             return mlir.lower_fun(by_platform, multiple_results=False)(ctx, a, b, **params)
     return mlir.lower_fun(_in_canonical_form, multiple_results=False)(ctx, a, b, **params)
+
+
+def _known(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes, with 2 for each that only a run knows: what can be read in place then, can be at any size."""
+    return tuple(size if isinstance(size, int) else 2 for size in shape)
 
 
 def _by_platform(

@@ -31,10 +31,12 @@ STANDARD = {
 
 # A module of jax_gemm and those that it may import.
 MODULES = {
-    "__init__": {"_explain", "_matmul"},
+    "__init__": {"_dot_general", "_explain", "_matmul"},
     "__main__": {"", "_ffi", "_bench"},
-    "_explain": {"_matmul", "_primitive", "_ffi", "_core"},
-    "_matmul": {"_primitive", "_ffi"},
+    "_explain": {"_arguments", "_primitive", "_ffi", "_core"},
+    "_matmul": {"_arguments", "_primitive", "_ffi"},
+    "_dot_general": {"_arguments", "_primitive"},
+    "_arguments": {"_primitive"},
     "_primitive": {"_ffi"},
     "_ffi": {"_core"},
     "_bench": {"", "_cases", "_ffi", "_timing"},
