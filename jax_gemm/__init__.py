@@ -4,6 +4,11 @@ from importlib import metadata as _metadata
 
 from jax_gemm import _rules as _rules  # registers how JAX transforms products
 from jax_gemm import checkpoint_policies as checkpoint_policies
+from jax_gemm._dot_general import dot as dot
+from jax_gemm._dot_general import dot_general as dot_general
+from jax_gemm._dot_general import einsum as einsum
+from jax_gemm._dot_general import tensordot as tensordot
+from jax_gemm._dot_general import vdot as vdot
 from jax_gemm._explain import Explanation as Explanation
 from jax_gemm._explain import explain as explain
 from jax_gemm._export import export_disabled_checks as export_disabled_checks

@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jax_gemm import _ffi
-from jax_gemm._matmul import PrecisionLike, canonical_precision
+from jax_gemm._arguments import PrecisionLike, canonical_precision
 from jax_gemm._primitive import NoKernel, kernel_precision
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The public product: the only place where arguments are validated."""
+"""`matmul`: NumPy's rules for it, and the only place where its arguments are validated."""
 
 from __future__ import annotations
 
@@ -12,24 +12,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_gemm import _ffi
+from jax_gemm._arguments import PrecisionLike, bind, canonical_precision
 from jax_gemm._labels import DimensionNumbers
-from jax_gemm._primitive import (
-    KERNEL_TYPES_TEXT,
-    NoKernel,
-    Precision,
-    bind,
-    kernel_precision,
-)
-
-PrecisionLike = (
-    None
-    | str
-    | lax.Precision
-    | tuple[str, str]
-    | tuple[lax.Precision, lax.Precision]
-    | lax.DotAlgorithm
-    | lax.DotAlgorithmPreset
-)
+from jax_gemm._primitive import KERNEL_TYPES_TEXT, NoKernel, kernel_precision
 
 
 def matmul(
@@ -114,41 +99,12 @@ def matmul(
         dimension_numbers=form.dimension_numbers,
         precision=canonical,
         preferred_element_type=result_type,
-        out_sharding=None,
         out_permutation=form.out_permutation,
         config=config or "",
         backend=backend,
     )
     out = lax.squeeze(out, tuple(range(form.leading_ones)))
     return out if name is None else checkpoint_name(out, name)
-
-
-def canonical_precision(precision: PrecisionLike) -> Precision:
-    """A pair, an algorithm or None, as `lax.dot_general` understands `precision`."""
-    if precision is None:
-        precision = jax.config.jax_default_matmul_precision
-    match precision:
-        case None | lax.DotAlgorithm() | lax.DotAlgorithmPreset():
-            return precision
-        case lax.Precision():
-            return precision, precision
-        case (lax.Precision() | str() as first, lax.Precision() | str() as second):
-            try:
-                return lax.Precision(first), lax.Precision(second)
-            except ValueError:
-                pass
-        case str():
-            if precision in lax.DotAlgorithmPreset.__members__:
-                return lax.DotAlgorithmPreset[precision]
-            try:
-                return lax.Precision(precision), lax.Precision(precision)
-            except ValueError:
-                pass
-    raise ValueError(
-        f"jax_gemm: precision {precision!r} is not known; it is None, a jax.lax.Precision or its name "
-        "('default', 'high', 'highest', 'tensorfloat32', 'float32', ...), a pair of these, a "
-        "jax.lax.DotAlgorithmPreset or its name, or a jax.lax.DotAlgorithm"
-    )
 
 
 class _Form(NamedTuple):

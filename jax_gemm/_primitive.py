@@ -91,26 +91,6 @@ def _abstract_eval(
 gemm_p.def_abstract_eval(_abstract_eval)
 
 
-def bind(a: jax.Array, b: jax.Array, **params: Any) -> jax.Array:
-    """The primitive on operands of one shard_map, as its types want them: varying over the same mesh axes."""
-    a_axes, b_axes = _varying(a), _varying(b)
-    return gemm_p.bind(_vary(a, b_axes - a_axes), _vary(b, a_axes - b_axes), **params)
-
-
-def _varying(x: jax.Array) -> frozenset[str]:
-    aval = jax.typeof(x)
-    manual = getattr(aval, "manual_axis_type", None)  # JAX 0.10
-    return frozenset(getattr(aval, "vma", ()) if manual is None else manual.varying)
-
-
-def _vary(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    if not axes:
-        return x
-    vary: Any = getattr(lax, "pcast", None)  # JAX 0.8.2; before, it was pvary
-    names = tuple(sorted(axes))
-    return vary(x, names, to="varying") if vary else lax.__dict__["pvary"](x, names)
-
-
 # ---- evaluation outside jit ----
 
 
@@ -233,7 +213,7 @@ def lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) 
         a_sources, b_sources = list(_sources(*a_sources[0])), list(_sources(*b_sources[0]))
     for (a_value, a_labels, a_shape), (b_value, b_labels, b_shape) in itertools.product(a_sources, b_sources):
         labels = Labels(a_labels, b_labels, whole.out)
-        if static and _ffi.core().expressible(str(labels), a_shape, b_shape):
+        if _ffi.core().expressible(str(labels), _known(a_shape), _known(b_shape)):
             continue
         if not _unpartitioned(ctx):
             inner = ctx.replace(
@@ -275,6 +255,11 @@ def _lower_partitioned(ctx: mlir.LoweringRuleContext, a: Any, b: Any, labels: La
     else:
         partitioned = _partition.explicit(labels, product, *avals)
     return mlir.lower_fun(partitioned, multiple_results=False)(ctx, a, b)
+
+
+def _known(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes, with 2 for each that only a run knows: what can be read in place then, can be at any size."""
+    return tuple(size if isinstance(size, int) else 2 for size in shape)
 
 
 def _by_platform(

@@ -31,13 +31,24 @@ STANDARD = {
 
 # A module of jax_gemm and those that it may import.
 MODULES = {
-    "__init__": {"_explain", "_export", "_install", "_matmul", "_report", "_rules", "checkpoint_policies"},
+    "__init__": {
+        "_dot_general",
+        "_explain",
+        "_export",
+        "_install",
+        "_matmul",
+        "_report",
+        "_rules",
+        "checkpoint_policies",
+    },
     "__main__": {"", "_ffi", "_bench"},
-    "_explain": {"_matmul", "_primitive", "_ffi", "_core"},
+    "_explain": {"_arguments", "_primitive", "_ffi", "_core"},
     "_export": {"_ffi"},
     "_report": {"_install", "_primitive", "_labels", "_ffi", "_core"},
     "_install": {"_primitive", "_labels", "_private", "_ffi"},
-    "_matmul": {"_primitive", "_labels", "_ffi"},
+    "_matmul": {"_arguments", "_primitive", "_labels", "_ffi"},
+    "_dot_general": {"_arguments", "_primitive", "_labels"},
+    "_arguments": {"_primitive", "_labels"},
     "_rules": {"_primitive", "_labels"},
     "checkpoint_policies": {"_primitive"},
     "_primitive": {"_partition", "_labels", "_private", "_ffi"},

@@ -20,7 +20,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jax_gemm import _ffi, matmul
+from jax_gemm import _ffi, dot_general, einsum, matmul, tensordot, vdot
 
 H200 = (pathlib.Path(__file__).parent / "h200.txtpb").read_text()
 PLUGINS = [name for name in ("jax_cuda13_plugin", "jax_cuda12_plugin") if importlib.util.find_spec(name)]
@@ -123,6 +123,50 @@ def test_c07_an_operand_that_cannot_be_read_in_place() -> None:
     assert len(kernels(program)) == 1  # v alone: neither of its matrix axes is contiguous
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("subscripts", "a_shape", "b_shape"),
+    [
+        ("bhqd,bhkd->bhqk", (2, 4, 64, 32), (2, 4, 48, 32)),
+        ("bmhd,bnhd->bhmn", (2, 64, 4, 32), (2, 48, 4, 32)),
+        ("bhmn,bnhd->bmhd", (2, 4, 64, 48), (2, 48, 4, 32)),
+        ("...hqk,...khd->...qhd", (2, 4, 64, 48), (2, 48, 4, 32)),
+        ("bhgqk,bkhd->bqhgd", (2, 4, 2, 16, 24), (2, 24, 4, 32)),
+        ("gecd,edf->gecf", (2, 4, 16, 32), (4, 32, 64)),
+        ("xmk,nk->xnm", (3, 16, 32), (24, 32)),
+        ("mk,kn->nm", (64, 32), (32, 48)),
+    ],
+)
+def test_c07_einsum(subscripts: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...], dtype: str) -> None:
+    program = compiled(lambda a, b: einsum(subscripts, a, b), a_shape, b_shape, dtype=dtype)
+    assert calls(program) == [_ffi.TARGET]
+    assert kernels(program) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "copies"),
+    [
+        (lambda a, b: einsum("kbm,nkb->bmn", a, b), [(64, 3, 96), (32, 64, 3)], 1),  # b, as in matmul
+        (lambda a, b: jnp.einsum("bmhd,bnhd->bhmn", a, b, _dot_general=dot_general),
+         [(2, 64, 4, 32), (2, 48, 4, 32)], 0),
+        (tensordot, [(8, 16, 32), (16, 32, 64)], 0),
+        (lambda a, b: tensordot(a, b, (-1, -1)), [(4, 16, 32), (64, 32)], 0),
+        (lambda a, b: tensordot(a, b, 1), [(4, 16, 32), (32, 64)], 0),
+        (lambda a, b: tensordot(a, b, ([1, 2], [1, 0])), [(8, 16, 32), (32, 16, 64)], 1),  # K in two orders
+        (lambda a, b: dot_general(a, b, (((2, 3), (0, 1)), ((), ()))), [(4, 16, 8, 32), (8, 32, 64)], 0),
+        (vdot, [(16, 32), (16, 32)], 0),
+    ],
+)  # fmt: skip
+def test_c07_contractions(function: Callable[..., Any], shapes: list[tuple[int, ...]], copies: int) -> None:
+    program = compiled(function, *shapes)
+    assert calls(program) == [_ffi.TARGET]
+    assert len(kernels(program)) == copies
+
+
+def test_products_without_a_sum_are_left_to_xla() -> None:
+    assert _ffi.TARGET not in calls(compiled(lambda a, b: einsum("i,j->ij", a, b), (32,), (48,)))
+
+
 def test_interleaved_broadcasts_take_the_canonical_form() -> None:
     program = compiled(matmul, (2, 1, 2, 1, 2, 1, 2, 1, 8, 16), (1, 2, 1, 2, 1, 2, 1, 2, 16, 8))
     assert calls(program) == [_ffi.TARGET]
@@ -205,6 +249,20 @@ def test_an_export_for_cpu_and_cuda_holds_both() -> None:
         out = artifact.call(jnp.ones((64, 96), "bfloat16"), jnp.ones((64, 32), "bfloat16"))
         assert out.shape == (96, 32)
         assert (out == 64).all()
+
+
+def test_an_export_of_unknown_sizes_transposes_what_no_strides_express() -> None:
+    scope = export.SymbolicScope()
+    args = [
+        jax.ShapeDtypeStruct(export.symbolic_shape(sizes, scope=scope), jnp.bfloat16)
+        for sizes in ("k, z, m", "n, k, z")
+    ]
+    artifact = export.export(
+        jax.jit(lambda a, b: einsum("kbm,nkb->bmn", a, b)),
+        platforms=("cuda",),
+        disabled_checks=[export.DisabledSafetyCheck.custom_call(_ffi.TARGET)],
+    )(*args)
+    assert same_contraction(contraction(artifact.mlir_module()), "zmk,zkn->zmn")
 
 
 # ---- where the kernels cannot be used ----

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,6 +16,15 @@ import jax_gemm
 from jax_gemm import matmul
 
 T = jnp.matrix_transpose
+
+
+@pytest.fixture(autouse=True)
+def _full_precision() -> Iterator[None]:
+    """Sums of gradients outgrow the integers that tf32 holds."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
 Product = Callable[..., jax.Array]
 
 # Products with operands in every major, batches of one and of both, and vectors.
