@@ -45,6 +45,15 @@ double issue_share(Math math) {
   return math == Math::kTF32 ? kTf32Share : math == Math::kF32 ? kFfmaShare : 1;
 }
 
+// Passes of the load/store unit to copy an operand's tile of `mn` rows or columns. Copies narrower than 16
+// bytes take as many more instructions, each of them a pass of its own; f32 math transposes K-major operands
+// in copies of one element.
+double copy_passes(const GemmConfig& c, const GemmProblem& p, const Operand& operand, int mn) {
+  const bool transposed = c.math == Math::kF32 && operand.major == Major::kK;
+  const int width = transposed ? operand_bytes(c.math) : operand_alignment(operand, p);
+  return static_cast<double>(mn) * c.tile_k * operand_bytes(c.math) * 16 / width / kSharedBytesPerClock;
+}
+
 // What one K tile of one block costs its SM, in microseconds.
 struct StepCost {
   double issue;  // multiplying, and the shared memory's traffic for it, which overlap for the most part
@@ -58,10 +67,8 @@ StepCost step_cost(const GemmConfig& c, const GemmProblem& p, const DeviceFacts&
   const double tile_bytes = static_cast<double>(c.tile_m + c.tile_n) * c.tile_k * element;
   const double fragment_bytes =
       static_cast<double>(c.warp_m + c.warp_n) * c.tile_k * element * (num_threads(c) / 32);
-  // Copies narrower than 16 bytes take as many more instructions, each of them a pass of its own.
-  const int alignment = std::min(operand_alignment(p.a, p), operand_alignment(p.b, p));
-  const double shared_clocks =
-      (fragment_bytes + kCopyPasses * tile_bytes * 16 / alignment) / kSharedBytesPerClock;
+  const double copies = kCopyPasses * (copy_passes(c, p, p.a, c.tile_m) + copy_passes(c, p, p.b, c.tile_n));
+  const double shared_clocks = fragment_bytes / kSharedBytesPerClock + copies;
   const double shared_us = shared_clocks / clocks_per_us;
   const double math_us = ring.compute_us / issue_share(c.math);
   const double longer = std::max(math_us, shared_us), ratio = std::min(math_us, shared_us) / longer;

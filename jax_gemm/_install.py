@@ -52,10 +52,24 @@ def matrix_sizes(
     return m, n, k
 
 
+def why_not_a_gemm(sizes: tuple[int, int, int]) -> str:
+    """Why XLA itself would not call a library for a product of these sizes, or "".
+
+    It computes such products in one kernel with their neighbours, and float32 in full: a call of ours would
+    be slower, and less exact by default. The limit is that of `xla_gpu_gemm_rewrite_size_threshold`.
+    """
+    m, n, k = sizes
+    if 1 in (m, n):
+        return "it has one row or one column, and XLA fuses it with its neighbours"
+    if (m + n) * k < 100:
+        return "it is so small that XLA fuses it with its neighbours"
+    return ""
+
+
 def why_not_worthwhile(kernel: str, sizes: tuple[int, int, int], capability: tuple[int, int] | None) -> str:
     """Why XLA computes this product where `always` is not asked for, or "".
 
-    Ours are taken where they are on a level with XLA's: full float32 on an H200, from 4096 in each size.
+    Ours are taken where they are within 4% of XLA's: full float32 on an H200, from 4096 in each size.
     Smaller ones leave multiprocessors idle that XLA's use; 16-bit and tf32 products of XLA use wgmma there;
     and no other device is measured.
     """
@@ -84,10 +98,11 @@ def _why_not(ctx: mlir.LoweringRuleContext, mode: str | None, dot: dict[str, Any
     capability = _capability(ctx)
     if capability is not None and capability < (8, 0):
         return f"no kernel runs on compute capability {capability[0]}.{capability[1]}"
-    if mode != "always":
-        sizes = matrix_sizes(dot["dimension_numbers"], a.shape, b.shape)
-        if reason := why_not_worthwhile(kernel, sizes, capability):
-            return reason
+    sizes = matrix_sizes(dot["dimension_numbers"], a.shape, b.shape)
+    if reason := why_not_a_gemm(sizes):
+        return reason
+    if mode != "always" and (reason := why_not_worthwhile(kernel, sizes, capability)):
+        return reason
     return why_not_cuda(ctx)
 
 
@@ -285,7 +300,8 @@ def install(*, always: bool = False) -> None:
     stays as it is. Calling it again only sets `always`.
 
     Left to XLA, as before: types that `matmul` leaves to XLA, operands of different types, platforms other
-    than CUDA, meshes that are manual in part, symbolic sizes, and exports for several platforms at once.
+    than CUDA, meshes that are manual in part, symbolic sizes, exports for several platforms at once, and
+    products that XLA computes in one kernel with their neighbours: of one row or column, and tiny ones.
     `report` lists the products of a function, each with its reason.
     `matmul(backend="xla")` is `jnp.matmul`, and becomes ours like any other.
 

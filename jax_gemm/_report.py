@@ -14,7 +14,7 @@ from jax.extend import source_info_util
 from jax.extend.core.primitives import dot_general_p, transpose_p
 
 from jax_gemm import _ffi
-from jax_gemm._install import dot_general_precision, matrix_sizes, why_not_worthwhile
+from jax_gemm._install import dot_general_precision, matrix_sizes, why_not_a_gemm, why_not_worthwhile
 from jax_gemm._labels import labels_of
 from jax_gemm._primitive import NoKernel, gemm_p, kernel_precision
 
@@ -237,7 +237,7 @@ def _line(eqn: Any, values: _Values, place: _Place) -> ReportLine:
         )  # fmt: skip
     except ValueError as error:
         return dataclasses.replace(line, reason=str(error))
-    reason = "" if ours else why_not_worthwhile(kernel, sizes, place.capability)
+    reason = "" if ours else why_not_a_gemm(sizes) or why_not_worthwhile(kernel, sizes, place.capability)
     return dataclasses.replace(line, config=plan["config"], reason=reason)
 
 
