@@ -16,7 +16,7 @@ constexpr double kL2BytesPerClock = 40;       // to one SM while all SMs read: 5
 constexpr double kMemoryEfficiency = 0.9;     // of the specified bandwidth: 4.3 of 4.8 TB/s on an H200
 constexpr double kLaunchUs = 1.5;             // start and end of a kernel, without its work
 constexpr int kReservedSharedBytes = 1024;    // that the system takes of each block
-// Fitted to times of 110 products on an H200 (docs/performance.md), not measured one by one: what a copy
+// Fitted to times of 100 products on an H200 (docs/performance.md), not measured one by one: what a copy
 // costs the load/store unit, in passes of its bytes; what multiplying and shared-memory traffic lose to each
 // other where they take equally long, a loss that falls with the fourth power of their ratio; the shares of
 // issue slots that are left to mma.sync beside the rounding to tf32, and to FFMA beside loads and addresses.
