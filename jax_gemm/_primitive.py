@@ -21,7 +21,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p, transpose_p
 from jax.interpreters import mlir
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jax_gemm import _ffi, _partition, _private
 from jax_gemm._labels import DimensionNumbers, Labels, dot_parameters, labels_of
@@ -230,6 +230,8 @@ def lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) 
         if (a_value, b_value) == (a, b):  # the types of other values are not at hand
             by_platform = functools.partial(_by_platform, out=out_aval, attributes=attributes)
             return mlir.lower_fun(by_platform, multiple_results=False)(ctx, a, b, **params)
+    if not _unpartitioned(ctx):
+        return _lower_partitioned(ctx, a, b, whole, **params)
     return mlir.lower_fun(_in_canonical_form, multiple_results=False)(ctx, a, b, **params)
 
 
@@ -250,10 +252,10 @@ def _lower_partitioned(ctx: mlir.LoweringRuleContext, a: Any, b: Any, labels: La
         return gemm_p.bind(a, b, **(params | {"out_sharding": None}))
 
     avals: list[Any] = [*ctx.avals_in, *ctx.avals_out]
-    if avals[2].sharding.mesh.empty or not avals[2].sharding.mesh._any_axis_explicit:
-        partitioned = _partition.automatic(labels, product, avals[0].shape, avals[1].shape)
-    else:
+    if AxisType.Explicit in avals[2].sharding.mesh.axis_types:
         partitioned = _partition.explicit(labels, product, *avals)
+    else:
+        partitioned = _partition.automatic(labels, product, avals[0].shape, avals[1].shape)
     return mlir.lower_fun(partitioned, multiple_results=False)(ctx, a, b)
 
 

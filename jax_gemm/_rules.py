@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jax_gemm._labels import Labels, dot_parameters, labels_of
 from jax_gemm._primitive import KERNEL_TYPES, gemm_p
@@ -80,7 +80,7 @@ def _gradient(
 def _sharding_of_product(result: Any, out_labels: str, product: str) -> NamedSharding | None:
     """The sharding of dot_general's own result that becomes, permuted, that of `result`."""
     sharding = result.sharding
-    if sharding.mesh.empty or not getattr(sharding.mesh, "_any_axis_explicit", False):
+    if AxisType.Explicit not in sharding.mesh.axis_types:
         return None
     spec = dict(zip(out_labels, _full_spec(sharding.spec, len(out_labels)), strict=True))
     return NamedSharding(sharding.mesh, PartitionSpec(*(spec[label] for label in product)))

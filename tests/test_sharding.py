@@ -7,6 +7,7 @@ on eight CPU devices, by products of XLA's in place of the kernels.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import pathlib
 import re
@@ -22,6 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from oracle import integers
 
+import jax_gemm
 from jax_gemm import _ffi, _primitive, matmul
 from jax_gemm._labels import Labels
 from jax_gemm._partition import partition
@@ -149,11 +151,15 @@ def cpus(kind: AxisType, **shape: int) -> Mesh:
 def test_c20_partitioned_products_are_right(name: str, kind: AxisType, partitioned: list[bool]) -> None:
     function, shape, (a_spec, b_spec, out_spec), a_shape, b_shape, _ = (CASES | CONTRACTED)[name]
     if kind == AxisType.Explicit and name in CONTRACTED:
-        pytest.skip("needs out_sharding=, which matmul does not have")
+        function = functools.partial(
+            jax_gemm.dot_general, dimension_numbers=(((1,), (0,)), ((), ())), out_sharding=out_spec
+        )
     mesh = cpus(kind, **shape)
     a, b = integers(a_shape, "float32"), integers(b_shape, "float32", seed=1)
     placed = (jax.device_put(a, NamedSharding(mesh, a_spec)), jax.device_put(b, NamedSharding(mesh, b_spec)))
-    options = {} if out_spec is None else {"out_shardings": NamedSharding(mesh, out_spec)}
+    options = {}
+    if out_spec is not None and kind == AxisType.Auto:
+        options["out_shardings"] = NamedSharding(mesh, out_spec)
     with context(mesh):
         out = jax.jit(function, **options)(*placed)
     expected = np.matmul(np.asarray(a).T, np.asarray(b).T) if name == "transposed" else np.matmul(a, b)
@@ -179,6 +185,20 @@ def test_c20_gradients_are_right(a_spec: P, b_spec: P, kind: AxisType, partition
         np.testing.assert_array_equal(x, y)
     assert partitioned
     assert all(partitioned)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_c20_operands_that_cannot_be_read_in_place(kind: AxisType, partitioned: list[bool]) -> None:
+    """Neither K axis joins the other in both operands: each device brings its shards in order."""
+    mesh = cpus(kind, x=2)
+    a, b = integers((8, 3, 5, 7), "float32"), integers((7, 4, 3, 5), "float32", seed=1)
+    numbers = (((1, 2, 3), (2, 3, 0)), ((), ()))
+    assert _ffi.core().expressible("mjkl,lnjk->mn", a.shape, b.shape)
+    placed = (jax.device_put(a, NamedSharding(mesh, P("x"))), jax.device_put(b, NamedSharding(mesh, P())))
+    with context(mesh):
+        out = jax.jit(lambda a, b: jax_gemm.dot_general(a, b, numbers))(*placed)
+    np.testing.assert_array_equal(out, jax.lax.dot_general(a, b, numbers))
+    assert partitioned == [True]
 
 
 def test_c20_uneven_shards_of_the_contracted_axis(partitioned: list[bool]) -> None:
