@@ -6,6 +6,7 @@ import functools
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from jax import lax
 from jax.extend.core.primitives import dot_general_p
 from jax.sharding import NamedSharding, PartitionSpec
@@ -64,6 +65,7 @@ def bind(
     preferred_element_type: Any,
     out_sharding: Sharding = None,
     out_permutation: tuple[int, ...] | None = None,
+    operand_type: np.dtype | None = None,
     config: str = "",
     backend: Literal["cuda"] | None = None,
 ) -> jax.Array:
@@ -71,7 +73,12 @@ def bind(
     if out_permutation is None:
         (contracted, _), (batch, _) = dimension_numbers
         out_permutation = tuple(range(a.ndim + b.ndim - 2 * len(contracted) - len(batch)))
-    ours: dict[str, Any] = {"out_permutation": out_permutation, "config": config, "backend": backend}
+    ours: dict[str, Any] = {
+        "out_permutation": out_permutation,
+        "operand_type": operand_type,
+        "config": config,
+        "backend": backend,
+    }
     dot: dict[str, Any] = {
         "dimension_numbers": dimension_numbers,
         "precision": precision,

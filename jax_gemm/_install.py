@@ -148,7 +148,8 @@ def _lower_dot_general(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **dot: Any
     (out_aval,) = ctx.avals_out
     identity = tuple(range(out_aval.ndim))
     # NOTE: gradients name the sharding of their result, also where nothing is sharded.
-    ours = {"out_sharding": None, "out_permutation": identity, "config": "", "backend": None}
+    ours: dict[str, Any] = {"out_sharding": None, "out_permutation": identity, "operand_type": None}
+    ours |= {"config": "", "backend": None}
     (out,) = lower_to_cuda(ctx, a, b, **dot | ours)
     return [_transposed(out, identity)]
 

@@ -23,6 +23,7 @@ def matmul(
     *,
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
+    grad_preferred_element_type: DTypeLike | None = None,
     backend: Literal["cuda", "xla"] | None = None,
     config: str | None = None,
     name: str | None = None,
@@ -42,6 +43,10 @@ def matmul(
       precision: as in `jax.numpy.matmul`. For float32 on a GPU, DEFAULT and HIGH are tf32, HIGHEST is full
         float32. None is `jax.default_matmul_precision`. An algorithm without a kernel is left to XLA.
       preferred_element_type: type of the result, and of the sum.
+      grad_preferred_element_type: type of the gradients of operands that have it, where the other operand's
+        is narrower: they are rounded to the narrower type to be multiplied, and their gradients are not. So
+        float32 weights meet bfloat16 activations in a bfloat16 product, and its gradient is float32. (JAX
+        ties a gradient's type to its operand's: that of bfloat16 weights is bfloat16.)
       backend: None for the best available, "cuda" to fail wherever our kernels cannot be used, "xla" for
         XLA's product.
       config: name of the kernel configuration to use on a GPU, as `jax_gemm.explain` lists them. None for
@@ -53,8 +58,8 @@ def matmul(
 
     Raises:
       ValueError: shapes do not match, an operand is a scalar, or an option is not known.
-      TypeError: an operand is not an array, types cannot be promoted, or `backend="cuda"` has no kernel for
-        them.
+      TypeError: an operand is not an array, types cannot be promoted, `backend="cuda"` has no kernel for
+        them, or they do not go with `grad_preferred_element_type`.
       RuntimeError: `backend="cuda"` and there is no CUDA device, or kernels cannot be used.
 
     Example:
@@ -70,17 +75,23 @@ def matmul(
         raise ValueError(f"jax_gemm.matmul: backend is None, 'cuda' or 'xla', not {backend!r}")
     canonical = canonical_precision(precision)
     operand_type = _promoted(a, b)
+    if grad_preferred_element_type is not None:
+        operand_type = _narrower(a, b, np.dtype(grad_preferred_element_type))
+        if backend == "xla":
+            raise ValueError("jax_gemm.matmul: backend='xla' has no grad_preferred_element_type")
     result_type = operand_type if preferred_element_type is None else np.dtype(preferred_element_type)
 
     try:
-        if a.dtype != b.dtype and preferred_element_type is not None:
+        if a.dtype != b.dtype and preferred_element_type is not None and grad_preferred_element_type is None:
             raise NoKernel("operands of different types with a preferred_element_type are left to XLA")
         if _weakly_promoted(a, b, operand_type):
             raise NoKernel("the result's type is weak")
         math = _math(operand_type, kernel_precision(operand_type, result_type, canonical))
     except NoKernel as reason:
-        if backend == "cuda" or config:
+        if backend == "cuda" or config or grad_preferred_element_type is not None:
             option = "backend='cuda'" if backend == "cuda" else f"config={config!r}"
+            if grad_preferred_element_type is not None:
+                option = "grad_preferred_element_type"
             raise TypeError(
                 f"jax_gemm.matmul: {option} was asked for, but {reason}; got {_describe(a, b)}"
             ) from None
@@ -93,13 +104,16 @@ def matmul(
     if backend == "cuda" and (missing := _ffi.unavailable() or _ffi.missing_cuda()):
         raise RuntimeError(f"jax_gemm.matmul: backend='cuda' was asked for, but {missing}")
 
+    if grad_preferred_element_type is None and a.dtype != b.dtype:
+        a, b = a.astype(operand_type), b.astype(operand_type)
     out = bind(
-        a.astype(operand_type) if a.dtype != operand_type else a,
-        b.astype(operand_type) if b.dtype != operand_type else b,
+        a,
+        b,
         dimension_numbers=form.dimension_numbers,
         precision=canonical,
         preferred_element_type=result_type,
         out_permutation=form.out_permutation,
+        operand_type=None if a.dtype == b.dtype else operand_type,
         config=config or "",
         backend=backend,
     )
@@ -180,6 +194,18 @@ def _promoted(a: jax.Array, b: jax.Array) -> np.dtype:
             f"jax_gemm.matmul: {_describe(a, b)} cannot be promoted to one type; cast one of them. Kernels "
             f"take {KERNEL_TYPES_TEXT}; XLA computes any other type that both operands have. {error}"
         ) from error
+
+
+def _narrower(a: jax.Array, b: jax.Array, gradients: np.dtype) -> np.dtype:
+    """The type to multiply in, where the gradient of an operand of type `gradients` is to have that."""
+    narrow = a.dtype if b.dtype == gradients else b.dtype
+    if gradients not in (a.dtype, b.dtype) or jnp.promote_types(narrow, gradients) != gradients:
+        raise TypeError(
+            f"jax_gemm.matmul: grad_preferred_element_type={gradients.name} is the type of one operand, and "
+            f"the other's is it or narrower, because JAX ties a gradient's type to its operand's; got "
+            f"{_describe(a, b)}. Keep the weights in {gradients.name}"
+        )
+    return narrow
 
 
 def _weakly_promoted(a: jax.Array, b: jax.Array, promoted: np.dtype) -> bool:

@@ -1,8 +1,9 @@
 """The primitive behind every product: dot_general followed by a permutation of the result's axes.
 
-Its parameters are dot_general's, and three more:
+Its parameters are dot_general's, and four more:
 
     out_permutation  result = transpose(dot_general(a, b), out_permutation), in one call
+    operand_type     type to which operands are rounded first, or None: they are multiplied as they are
     config           name of the kernel configuration, "" for the library's choice
     backend          None, or "cuda": then whatever is not our kernel is an error
 """
@@ -51,6 +52,13 @@ _PRESETS = {
 }
 
 
+# Presets that round operands of any type to one.
+OPERAND_TYPES = {
+    lax.DotAlgorithmPreset.BF16_BF16_F32: "bfloat16",
+    lax.DotAlgorithmPreset.F16_F16_F32: "float16",
+}
+
+
 class NoKernel(Exception):
     """No kernel computes this; the message is the bare reason."""
 
@@ -80,9 +88,16 @@ def kernel_precision(operands: np.dtype, result: np.dtype, precision: Precision)
 
 
 def _abstract_eval(
-    a: Any, b: Any, *, out_permutation: tuple[int, ...], config: str, backend: str | None, **dot: Any
+    a: Any,
+    b: Any,
+    *,
+    out_permutation: tuple[int, ...],
+    operand_type: np.dtype | None,
+    config: str,
+    backend: str | None,
+    **dot: Any,
 ) -> Any:
-    del config, backend
+    del operand_type, config, backend
     product, _ = dot_general_p.abstract_eval(a, b, **dot)
     out, _ = transpose_p.abstract_eval(product, permutation=out_permutation)
     return out
@@ -115,11 +130,12 @@ def _with_xla(
     b: jax.Array,
     *,
     out_permutation: tuple[int, ...],
+    operand_type: None,
     config: str,
     backend: str | None,
     **dot: Any,
 ) -> jax.Array:
-    del config, backend
+    del operand_type, config, backend
     return lax.transpose(lax.dot_general(a, b, **dot), out_permutation)
 
 
@@ -284,7 +300,13 @@ def platforms_of(ctx: mlir.LoweringRuleContext) -> tuple[str, ...]:
     return tuple(ctx.platforms or ctx.module_context.platforms)
 
 
+def _rounded(a: jax.Array, b: jax.Array, *, operand_type: np.dtype, **params: Any) -> jax.Array:
+    return gemm_p.bind(a.astype(operand_type), b.astype(operand_type), operand_type=None, **params)
+
+
 def _lower(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
+    if params["operand_type"] is not None:
+        return mlir.lower_fun(_rounded, multiple_results=False)(ctx, a, b, **params)
     if reason := why_not_cuda(ctx):
         if params["backend"] == "cuda":
             raise RuntimeError(f"jax_gemm: backend='cuda' was asked for, but {reason}")

@@ -220,7 +220,9 @@ def _line(eqn: Any, values: _Values, place: _Place) -> ReportLine:
     ours = eqn.primitive is gemm_p
     try:
         if ours:
-            kernel = kernel_precision(a.dtype, out.dtype, params["precision"])
+            operand_type = params["operand_type"] or a.dtype
+            line = dataclasses.replace(line, a_dtype=operand_type.name, b_dtype=operand_type.name)
+            kernel = kernel_precision(operand_type, out.dtype, params["precision"])
         else:
             kernel = dot_general_precision(a, b, out, params["precision"])
         if place.partitioned:

@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jax_gemm._labels import Labels, dot_parameters, labels_of
-from jax_gemm._primitive import KERNEL_TYPES, gemm_p
+from jax_gemm._primitive import KERNEL_TYPES, OPERAND_TYPES, gemm_p
 
 # ---- differentiation: the product is linear in each operand ----
 
@@ -31,7 +31,8 @@ def _transpose_a(
     **params: Any,
 ) -> jax.Array:
     labels = labels_of(dimension_numbers, a.aval.ndim, b.ndim, out_permutation)
-    return _gradient(cotangent, b, Labels(labels.out, labels.b, labels.a), a.aval, **params)
+    product_type = _gradient_type(cotangent, b, **params)
+    return _gradient(cotangent, b, Labels(labels.out, labels.b, labels.a), a.aval, product_type, **params)
 
 
 def _transpose_b(
@@ -44,7 +45,19 @@ def _transpose_b(
     **params: Any,
 ) -> jax.Array:
     labels = labels_of(dimension_numbers, a.ndim, b.aval.ndim, out_permutation)
-    return _gradient(a, cotangent, Labels(labels.a, labels.out, labels.b), b.aval, **params)
+    product_type = _gradient_type(cotangent, a, **params)
+    return _gradient(a, cotangent, Labels(labels.a, labels.out, labels.b), b.aval, product_type, **params)
+
+
+def _gradient_type(
+    cotangent: jax.Array, operand: jax.Array, *, precision: Any, operand_type: np.dtype | None, **_: Any
+) -> np.dtype:
+    """The type in which a cotangent and an operand are multiplied."""
+    if precision in OPERAND_TYPES:
+        return jnp.dtype(OPERAND_TYPES[precision])
+    # Of a float32 cotangent and a 16-bit operand float32: to round the cotangent would lose what the wider
+    # result was asked for.
+    return jnp.promote_types(cotangent.dtype, operand_type or operand.dtype)
 
 
 def _gradient(
@@ -52,25 +65,24 @@ def _gradient(
     b: jax.Array,
     labels: Labels,
     result: Any,
+    product_type: np.dtype,
     *,
     precision: Any,
     backend: str | None,
     **_: Any,
 ) -> jax.Array:
-    """The product `labels` of a cotangent and an operand, of the shape, type and sharding of `result`."""
-    # A float32 cotangent of 16-bit operands: no product takes both, and rounding it would lose what the
-    # wider result was asked for.
-    operand_type = jnp.promote_types(a.dtype, b.dtype)
-    direct = result.dtype.name in KERNEL_TYPES.get(operand_type.name, ())
+    """The product `labels` in `product_type`, of the shape, type and sharding of `result`."""
+    direct = result.dtype.name in KERNEL_TYPES.get(product_type.name, ())
     dimension_numbers, out_permutation, product = dot_parameters(labels)
     out = gemm_p.bind(
-        a.astype(operand_type),
-        b.astype(operand_type),
+        a,
+        b,
         dimension_numbers=dimension_numbers,
         out_permutation=out_permutation,
         precision=precision,
-        preferred_element_type=np.dtype(result.dtype if direct else operand_type),
+        preferred_element_type=np.dtype(result.dtype if direct else product_type),
         out_sharding=_sharding_of_product(result, labels.out, product),
+        operand_type=None if a.dtype == b.dtype == product_type else product_type,
         config="",
         backend=backend,
     )

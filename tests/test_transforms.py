@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -119,6 +120,68 @@ def test_gradients_are_one_product_each_without_transposition(name: str) -> None
     found = primitives(jax.grad(square(matmul), (0, 1)), a, b)
     assert found.count("jax_gemm") == 3
     assert not {"transpose", "dot_general"} & set(found)
+
+
+# ---- types of gradients ----
+
+
+def test_float32_gradients_of_weights_in_a_bfloat16_product() -> None:
+    """The product is that of the rounded weights, their gradient is not rounded to bfloat16 on the way."""
+    x, cotangent = integers((4096, 8), "bfloat16"), integers((4096, 16), "bfloat16", seed=2)
+    w = integers((8, 16), "float32", seed=1) + 2.0**-12
+    product = functools.partial(matmul, grad_preferred_element_type=jnp.float32)
+    out, pullback = jax.vjp(product, x, w)
+    assert_same(out, matmul(x, w.astype(jnp.bfloat16)))
+    dx, dw = pullback(cotangent)
+    assert_same(dw, jnp.matmul(x.T.astype(jnp.float32), cotangent.astype(jnp.float32)))
+    assert_same(dx, jnp.matmul(cotangent, w.astype(jnp.bfloat16).T))
+    assert (dw != dw.astype(jnp.bfloat16)).any()
+    kinds = [
+        eqn.params for eqn in jax.make_jaxpr(pullback)(cotangent).eqns if str(eqn.primitive) == "jax_gemm"
+    ]
+    assert len(kinds) == 2
+    assert all(params["operand_type"] in (None, jnp.bfloat16) for params in kinds)
+
+
+def test_float32_gradients_under_other_transformations() -> None:
+    x, w = integers((3, 4, 8), "float16"), integers((8, 16), "float32", seed=1)
+    product = functools.partial(matmul, grad_preferred_element_type=jnp.float32)
+    loss = lambda f: lambda x, w: (f(x, w).astype(jnp.float32) ** 2).sum()  # noqa: E731
+    plain = loss(lambda x, w: jnp.matmul(x.astype(jnp.float32), w))
+    assert_same(jax.vmap(product, (0, None))(x, w), matmul(x, w.astype(jnp.float16)))
+    per_example = jax.vmap(jax.grad(loss(product), 1), (0, None))(x, w)
+    np.testing.assert_allclose(per_example, jax.vmap(jax.grad(plain, 1), (0, None))(x, w), rtol=2**-7)
+    assert per_example.dtype == jnp.float32
+    hessian = jax.jacfwd(jax.grad(loss(product), 1), 1)(x[0], w)
+    np.testing.assert_allclose(hessian, jax.jacfwd(jax.grad(plain, 1), 1)(x[0], w), rtol=2**-7)
+
+
+@pytest.mark.parametrize(
+    ("a_type", "b_type", "gradients"),
+    [
+        ("bfloat16", "bfloat16", "float32"),
+        ("bfloat16", "float16", "float16"),
+        ("float32", "float32", "bfloat16"),
+    ],
+)
+def test_gradient_types_that_jax_would_refuse(a_type: str, b_type: str, gradients: str) -> None:
+    with pytest.raises(TypeError, match="grad_preferred_element_type"):
+        matmul(jnp.ones((2, 2), a_type), jnp.ones((2, 2), b_type), grad_preferred_element_type=gradients)
+
+
+@pytest.mark.parametrize(
+    ("preset", "dtype"),
+    [
+        (jax.lax.DotAlgorithmPreset.BF16_BF16_F32, "bfloat16"),
+        (jax.lax.DotAlgorithmPreset.F16_F16_F32, "float16"),
+    ],
+)
+def test_gradients_round_operands_as_their_algorithm_does(preset: Any, dtype: str) -> None:
+    a, b = integers((4, 5), dtype), integers((5, 6), dtype, seed=1)
+    wide = functools.partial(matmul, precision=preset, preferred_element_type=jnp.float32)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda a, b: (wide(a, b) ** 2).sum(), (0, 1)))(a, b)
+    kinds = [eqn.params for eqn in jaxpr.eqns if str(eqn.primitive) == "jax_gemm"]
+    assert [params["operand_type"] for params in kinds] == [None, dtype, dtype]
 
 
 # ---- batching ----
