@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 from jax.extend.core.primitives import dot_general_p, transpose_p
 from jax.interpreters import mlir
@@ -20,9 +21,12 @@ from jax.interpreters import mlir
 from jax_gemm import _ffi, _private
 from jax_gemm._labels import DimensionNumbers
 from jax_gemm._primitive import (
+    KERNEL_TYPES,
+    OPERAND_TYPES,
     NoKernel,
     Precision,
     kernel_precision,
+    lower_rounded,
     lower_to_cuda,
     platforms_of,
     why_not_cuda,
@@ -33,12 +37,21 @@ from jax_gemm._primitive import (
 
 def dot_general_precision(a: Any, b: Any, out: Any, precision: Precision) -> str:
     """`kernel_precision` of a dot_general, from its abstract values. Raises NoKernel."""
-    if a.dtype != b.dtype:
+    operand_type = operands_as(a, b, precision)
+    if a.dtype != b.dtype and operand_type is None:
         raise NoKernel(f"its operands are of different types, {a.dtype.name} and {b.dtype.name}")
-    kernel = kernel_precision(a.dtype, out.dtype, precision)
+    kernel = kernel_precision(operand_type or a.dtype, out.dtype, precision)
     if not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
         raise NoKernel("a size is symbolic")
     return kernel
+
+
+def operands_as(a: Any, b: Any, precision: Precision) -> np.dtype | None:
+    """The type to which the algorithm rounds operands of others; None if it has none to round."""
+    name = OPERAND_TYPES.get(precision) if isinstance(precision, jax.lax.DotAlgorithmPreset) else None
+    if name is None or a.dtype == b.dtype == name:
+        return None
+    return jax.numpy.dtype(name) if {a.dtype.name, b.dtype.name} <= KERNEL_TYPES.keys() else None
 
 
 def matrix_sizes(
@@ -150,7 +163,11 @@ def _lower_dot_general(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **dot: Any
     # NOTE: gradients name the sharding of their result, also where nothing is sharded.
     ours: dict[str, Any] = {"out_sharding": None, "out_permutation": identity, "operand_type": None}
     ours |= {"config": "", "backend": None}
-    (out,) = lower_to_cuda(ctx, a, b, **dot | ours)
+    avals: list[Any] = [*ctx.avals_in]
+    if (operand_type := operands_as(avals[0], avals[1], dot["precision"])) is None:
+        (out,) = lower_to_cuda(ctx, a, b, **dot | ours)
+    else:
+        (out,) = lower_rounded(ctx, a, b, **dot | ours | {"operand_type": operand_type})
     return [_transposed(out, identity)]
 
 

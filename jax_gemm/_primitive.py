@@ -304,9 +304,13 @@ def _rounded(a: jax.Array, b: jax.Array, *, operand_type: np.dtype, **params: An
     return gemm_p.bind(a.astype(operand_type), b.astype(operand_type), operand_type=None, **params)
 
 
+def lower_rounded(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
+    return mlir.lower_fun(_rounded, multiple_results=False)(ctx, a, b, **params)
+
+
 def _lower(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) -> Any:
     if params["operand_type"] is not None:
-        return mlir.lower_fun(_rounded, multiple_results=False)(ctx, a, b, **params)
+        return lower_rounded(ctx, a, b, **params)
     if reason := why_not_cuda(ctx):
         if params["backend"] == "cuda":
             raise RuntimeError(f"jax_gemm: backend='cuda' was asked for, but {reason}")

@@ -14,7 +14,13 @@ from jax.extend import source_info_util
 from jax.extend.core.primitives import dot_general_p, transpose_p
 
 from jax_gemm import _ffi
-from jax_gemm._install import dot_general_precision, matrix_sizes, why_not_a_gemm, why_not_worthwhile
+from jax_gemm._install import (
+    dot_general_precision,
+    matrix_sizes,
+    operands_as,
+    why_not_a_gemm,
+    why_not_worthwhile,
+)
 from jax_gemm._labels import labels_of
 from jax_gemm._primitive import NoKernel, gemm_p, kernel_precision
 
@@ -221,10 +227,10 @@ def _line(eqn: Any, values: _Values, place: _Place) -> ReportLine:
     try:
         if ours:
             operand_type = params["operand_type"] or a.dtype
-            line = dataclasses.replace(line, a_dtype=operand_type.name, b_dtype=operand_type.name)
             kernel = kernel_precision(operand_type, out.dtype, params["precision"])
         else:
             kernel = dot_general_precision(a, b, out, params["precision"])
+            operand_type = operands_as(a, b, params["precision"]) or a.dtype
         if place.partitioned:
             raise NoKernel(place.partitioned)
     except NoKernel as unsupported:
@@ -234,7 +240,7 @@ def _line(eqn: Any, values: _Values, place: _Place) -> ReportLine:
         return dataclasses.replace(line, reason="the result is empty: nothing is launched")
     try:
         plan = _ffi.core().plan(
-            line.contraction, line.a_shape, line.b_shape, line.a_dtype, line.out_dtype, kernel,
+            line.contraction, line.a_shape, line.b_shape, operand_type.name, line.out_dtype, kernel,
             params.get("config", ""), place.device,
         )  # fmt: skip
     except ValueError as error:

@@ -499,3 +499,27 @@ def test_report_of_a_device() -> None:
     keyword = jax_gemm.report(lambda a, *, b: a @ b, jnp.ones((64, 64)), b=jnp.ones((64, 64)), device="a100")
     assert keyword.device == "a100"
     assert len(keyword.lines) == 1
+
+
+@pytest.mark.parametrize("types", [("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float32")])
+def test_an_algorithm_that_rounds_its_operands(types: tuple[str, str]) -> None:
+    """As XLA: BF16_BF16_F32 is of bfloat16 operands, whatever type they come in."""
+    args = [jax.ShapeDtypeStruct((64, 64), jnp.dtype(dtype)) for dtype in types]
+
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
+        return lax.dot_general(
+            a, b, (((1,), (0,)), ((), ())), lax.DotAlgorithmPreset.BF16_BF16_F32, jnp.float32
+        )
+
+    def program() -> str:
+        return jax.jit(product).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+    assert _ffi.TARGET not in program()
+    jax_gemm.install(always=True)
+    text = program()
+    assert text.count(f"@{_ffi.TARGET}") == 1
+    assert f"@{_ffi.TARGET}" in next(
+        line for line in text.splitlines() if "(tensor<64x64xbf16>, tensor<64x64xbf16>)" in line
+    )
+    (line,) = jax_gemm.report(product, *args).lines
+    assert "_bf16_" in str(line.config)

@@ -207,6 +207,26 @@ def test_command_buffer(tmp_path: pathlib.Path) -> None:
     assert "kCommandBuffer" in thunks.read_text()
 
 
+def test_forward_and_backward_of_an_mlp(tmp_path: pathlib.Path) -> None:
+    """Six products, no transposition and no copy, in one command buffer."""
+
+    def loss(weights: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
+        up, down = weights
+        return matmul(jax.nn.gelu(matmul(x, up)), down).astype(jnp.float32).sum()
+
+    def step(x: jax.Array, up: jax.Array, down: jax.Array) -> Any:
+        return jax.grad(lambda x, w: loss(w, x) ** 2, (0, 1))(x, (up, down))
+
+    program = compiled(
+        step, (512, 256), (256, 1024), (1024, 256), compiler_options={"xla_dump_to": str(tmp_path)}
+    )
+    assert calls(program) == [_ffi.TARGET] * 6
+    assert not {"transpose", "copy", "dot"} & set(kernels(program))
+    assert "fused_transpose" not in program
+    (thunks,) = tmp_path.glob("*.thunk_sequence_after_thunk_passes.txt")
+    assert thunks.read_text().count("kCommandBuffer") == 1
+
+
 def test_slices_of_stacked_weights_are_not_copied() -> None:
     def layers(x: jax.Array, stacked: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x, w: (matmul(x, w), None), x, stacked)[0]
