@@ -48,7 +48,7 @@ def dot_general_precision(a: Any, b: Any, out: Any, precision: Precision) -> str
 
 def operands_as(a: Any, b: Any, precision: Precision) -> np.dtype | None:
     """The type to which the algorithm rounds operands of others; None if it has none to round."""
-    name = OPERAND_TYPES.get(precision) if isinstance(precision, jax.lax.DotAlgorithmPreset) else None
+    name = OPERAND_TYPES.get(precision)
     if name is None or a.dtype == b.dtype == name:
         return None
     return jax.numpy.dtype(name) if {a.dtype.name, b.dtype.name} <= KERNEL_TYPES.keys() else None

@@ -88,10 +88,12 @@ def matmul(
             raise NoKernel("the result's type is weak")
         math = _math(operand_type, kernel_precision(operand_type, result_type, canonical))
     except NoKernel as reason:
-        if backend == "cuda" or config or grad_preferred_element_type is not None:
-            option = "backend='cuda'" if backend == "cuda" else f"config={config!r}"
-            if grad_preferred_element_type is not None:
-                option = "grad_preferred_element_type"
+        demanded = {
+            "backend='cuda'": backend == "cuda",
+            f"config={config!r}": config,
+            "grad_preferred_element_type": grad_preferred_element_type is not None,
+        }
+        if option := next((option for option, given in demanded.items() if given), None):
             raise TypeError(
                 f"jax_gemm.matmul: {option} was asked for, but {reason}; got {_describe(a, b)}"
             ) from None

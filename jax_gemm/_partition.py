@@ -136,8 +136,13 @@ def explicit(labels: Labels, product: Product, a: Any, b: Any, out: Any) -> Prod
     return partitioned
 
 
+def full_spec(spec: PartitionSpec, ndim: int) -> tuple[Any, ...]:
+    """An entry for each axis: a specification may leave out the last ones."""
+    return (*spec, *[None] * (ndim - len(spec)))
+
+
 def _by_label(labels: str, spec: PartitionSpec) -> dict[str, _Axes]:
-    entries = (*spec, *[None] * (len(labels) - len(spec)))
+    entries = full_spec(spec, len(labels))
     return {
         label: () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
         for label, entry in zip(labels, entries, strict=True)

@@ -53,7 +53,7 @@ _PRESETS = {
 
 
 # Presets that round operands of any type to one.
-OPERAND_TYPES = {
+OPERAND_TYPES: dict[Precision, str] = {
     lax.DotAlgorithmPreset.BF16_BF16_F32: "bfloat16",
     lax.DotAlgorithmPreset.F16_F16_F32: "float16",
 }
@@ -254,7 +254,7 @@ def lower_to_cuda(ctx: mlir.LoweringRuleContext, a: Any, b: Any, **params: Any) 
 def _permuted(aval: Any, labels: str, permuted: str) -> Any:
     """The type of what `aval` is a transposition of."""
     axes = [labels.index(label) for label in permuted]
-    spec = (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
+    spec = _partition.full_spec(aval.sharding.spec, aval.ndim)
     sharding = NamedSharding(aval.sharding.mesh, PartitionSpec(*(spec[axis] for axis in axes)))
     return aval.update(shape=tuple(aval.shape[axis] for axis in axes), sharding=sharding)
 

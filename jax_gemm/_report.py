@@ -231,6 +231,8 @@ def _line(eqn: Any, values: _Values, place: _Place) -> ReportLine:
         else:
             kernel = dot_general_precision(a, b, out, params["precision"])
             operand_type = operands_as(a, b, params["precision"]) or a.dtype
+            if 0 not in out.shape and (reason := why_not_a_gemm(sizes)):
+                raise NoKernel(reason)
         if place.partitioned:
             raise NoKernel(place.partitioned)
     except NoKernel as unsupported:
@@ -245,7 +247,7 @@ def _line(eqn: Any, values: _Values, place: _Place) -> ReportLine:
         )  # fmt: skip
     except ValueError as error:
         return dataclasses.replace(line, reason=str(error))
-    reason = "" if ours else why_not_a_gemm(sizes) or why_not_worthwhile(kernel, sizes, place.capability)
+    reason = "" if ours else why_not_worthwhile(kernel, sizes, place.capability)
     return dataclasses.replace(line, config=plan["config"], reason=reason)
 
 

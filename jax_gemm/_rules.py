@@ -6,6 +6,7 @@ in `a,b->out` is `out,b->a`, and a batched operand has one letter more. Either i
 
 from __future__ import annotations
 
+import string
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jax.interpreters import ad, batching
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jax_gemm._labels import Labels, dot_parameters, labels_of
+from jax_gemm._partition import full_spec
 from jax_gemm._primitive import KERNEL_TYPES, OPERAND_TYPES, gemm_p
 
 # ---- differentiation: the product is linear in each operand ----
@@ -94,12 +96,8 @@ def _sharding_of_product(result: Any, out_labels: str, product: str) -> NamedSha
     sharding = result.sharding
     if AxisType.Explicit not in sharding.mesh.axis_types:
         return None
-    spec = dict(zip(out_labels, _full_spec(sharding.spec, len(out_labels)), strict=True))
+    spec = dict(zip(out_labels, full_spec(sharding.spec, len(out_labels)), strict=True))
     return NamedSharding(sharding.mesh, PartitionSpec(*(spec[label] for label in product)))
-
-
-def _full_spec(spec: PartitionSpec, ndim: int) -> tuple[Any, ...]:
-    return (*spec, *[None] * (ndim - len(spec)))
 
 
 ad.defbilinear(gemm_p, _transpose_a, _transpose_b)
@@ -126,7 +124,7 @@ def _batch(
     labels = labels_of(
         dimension_numbers, a.ndim - (a_axis is not None), b.ndim - (b_axis is not None), out_permutation
     )
-    new = next(letter for letter in _LETTERS if letter not in labels.a + labels.b)
+    new = next(letter for letter in string.ascii_letters if letter not in labels.a + labels.b)
     a_labels = labels.a if a_axis is None else labels.a[:a_axis] + new + labels.a[a_axis:]
     b_labels = labels.b if b_axis is None else labels.b[:b_axis] + new + labels.b[b_axis:]
     # Where the axis follows a kept one in memory, it does so in the result: the two stay one M or N.
@@ -139,7 +137,7 @@ def _batch(
     dimension_numbers, out_permutation, product = dot_parameters(batched)
     if out_sharding is not None:
         _, _, inner = dot_parameters(labels)
-        spec = dict(zip(inner, _full_spec(out_sharding.spec, len(inner)), strict=True))
+        spec = dict(zip(inner, full_spec(out_sharding.spec, len(inner)), strict=True))
         spec[new] = getattr(axis_data, "explicit_mesh_axis", None)
         out_sharding = NamedSharding(out_sharding.mesh, PartitionSpec(*(spec[label] for label in product)))
     out = gemm_p.bind(
@@ -153,6 +151,5 @@ def _batch(
     return out, place
 
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # The rule that sees axis_data is the one that spmd_axis_name needs.
 batching.fancy_primitive_batchers[gemm_p] = _batch

@@ -523,3 +523,16 @@ def test_an_algorithm_that_rounds_its_operands(types: tuple[str, str]) -> None:
     )
     (line,) = jax_gemm.report(product, *args).lines
     assert "_bf16_" in str(line.config)
+
+
+@pytest.mark.parametrize("shapes", [((1, 64), (64, 64)), ((64, 64), (64,)), ((4, 4), (4, 4))])
+def test_thin_and_tiny_products_are_left_to_fusions(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """Of one row, of one column, and too small for XLA to call a library; `report` says the same."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    jax_gemm.install(always=True)
+    text = jax.jit(jnp.matmul).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+    assert _ffi.TARGET not in text
+    found = jax_gemm.report(jnp.matmul, *args)
+    assert found.lines[0].config is None
+    assert "fuses it with its neighbours" in found.lines[0].reason
+    assert "0 after install(always=True)" in str(found)

@@ -49,7 +49,7 @@ MODULES = {
     "_matmul": {"_arguments", "_primitive", "_labels", "_ffi"},
     "_dot_general": {"_arguments", "_primitive", "_labels"},
     "_arguments": {"_primitive", "_labels"},
-    "_rules": {"_primitive", "_labels"},
+    "_rules": {"_primitive", "_partition", "_labels"},
     "checkpoint_policies": {"_primitive"},
     "_primitive": {"_partition", "_labels", "_private", "_ffi"},
     "_partition": {"_labels"},
